@@ -12,7 +12,7 @@ from wiresum.cli.settings import settings
 
 def test_every_setting_is_explained_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRESUM_THREADS", "3")
-    monkeypatch.setenv("WIRESUM_KEY", "12345")
+    monkeypatch.setenv("WIRESUM_JOB_TOKEN", "12345")
     shown = CliRunner().invoke(settings, []).output
     for variable in [setting.variable for setting in settings_of().values()] + list(OTHER_VARIABLES):
         assert re.search(rf"^{variable}( |$)", shown, re.MULTILINE)

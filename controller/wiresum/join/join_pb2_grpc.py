@@ -57,7 +57,7 @@ class JoinServiceServicer:
         switch or tree of switches that all workers of the job are at, or too many of them at one
         switch
         UNAUTHENTICATED      no certificate, where one is needed
-        PERMISSION_DENIED    another key or job token than the job's, or a certificate that is not for this job or address
+        PERMISSION_DENIED    another job token than the job's, or a certificate that is not for this job or address
         ALREADY_EXISTS       the job is complete, or this rank is taken by somebody alive
         RESOURCE_EXHAUSTED   the job could never get what it asks for, or not now and it must not wait; or too many
         requests from there, or no room for positions: with grpc-retry-pushback-ms, when to ask again

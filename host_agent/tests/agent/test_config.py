@@ -21,14 +21,11 @@ VARIABLES = {
     "WIRESUM_SLOTS": ("512", "slots", 512),
     "WIRESUM_BITS": ("16", "bits", 16),
     "WIRESUM_PRECISION": ("Exact", "precision", "exact"),
-    "WIRESUM_SPIN_US": ("-1", "spin_us", -1),
     "WIRESUM_JOIN_TIMEOUT": ("2.5", "join_timeout_s", 2.5),
     "WIRESUM_TRANSPORT": ("XDP", "transport", "xdp"),
-    "WIRESUM_DEVICE": ("eth1", "device", "eth1"),
     "WIRESUM_OFFLOAD": ("off", "offload", False),
     "WIRESUM_SPARSE": ("no", "sparse", False),
     "WIRESUM_SHARE": ("0", "share", False),
-    "WIRESUM_KEY": ("0xdeadbeef", "key", 0xDEADBEEF),
     "WIRESUM_TLS": ("/etc/wiresum/tls", "tls", "/etc/wiresum/tls"),
     "WIRESUM_INSECURE": ("1", "insecure", True),
     "WIRESUM_TENANT": ("vision", "tenant", "vision"),
@@ -171,13 +168,13 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_SLOTS", "32769"),
         ("WIRESUM_BITS", "12"),
         ("WIRESUM_PRECISION", "double"),
-        ("WIRESUM_SPIN_US", "-2"),
         ("WIRESUM_JOIN_TIMEOUT", "0"),
         ("WIRESUM_JOIN_TIMEOUT", "nan"),
         ("WIRESUM_JOIN_TIMEOUT", "inf"),
         ("WIRESUM_JOIN_TIMEOUT", "soon"),
         ("WIRESUM_TRANSPORT", "rdma"),
-        ("WIRESUM_DEVICE", "eth\t1"),
+        ("WIRESUM_TRANSPORT", "xdp:eth\t1"),
+        ("WIRESUM_TRANSPORT", "udp:eth1"),
         ("WIRESUM_OFFLOAD", "maybe"),
         ("WIRESUM_INSECURE", "perhaps"),
         ("WIRESUM_TENANT", "x" * 65),
@@ -198,10 +195,9 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(variable: str, text:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"device": "eth1"}, "WIRESUM_DEVICE"),
         ({"transport": "xdp", "switch": "a+b"}, "one aggregator"),
-        ({"transport": "dpdk", "address": "10.0.0.2"}, "WIRESUM_DEVICE must have the EAL's arguments"),
-        ({"transport": "dpdk", "device": "-a 0000:01:00.0"}, "WIRESUM_ADDRESS must be"),
+        ({"transport": "dpdk:", "address": "10.0.0.2"}, "it must have the EAL's arguments"),
+        ({"transport": "dpdk:-a 0000:01:00.0"}, "WIRESUM_ADDRESS must be"),
     ],
 )
 def test_settings_that_a_device_transport_does_not_support_are_refused(settings: dict[str, Any], says: str) -> None:
@@ -217,9 +213,7 @@ def test_a_fallback_that_is_named_needs_udp_and_one_aggregator(settings: dict[st
         AgentConfig(**settings, fallback="10.0.0.1:4000")
 
 
-@pytest.mark.parametrize(
-    ("variable", "text"), [("WIRESUM_KEY", "4294967296"), ("WIRESUM_KEY", "secret!"), ("WIRESUM_JOB_TOKEN", "a\tb")]
-)
+@pytest.mark.parametrize(("variable", "text"), [("WIRESUM_JOB_TOKEN", "a\tb"), ("WIRESUM_JOB_TOKEN", "a" * 1000)])
 def test_a_bad_secret_is_refused_without_being_repeated(variable: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"^{variable}.*not shown") as caught:
         AgentConfig.from_environment({variable: text})
@@ -236,8 +230,7 @@ def test_what_the_workers_of_a_job_must_agree_on() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    shown = repr(AgentConfig(key=123456789, job_token="a token"))
-    assert "123456789" not in shown
+    shown = repr(AgentConfig(job_token="a token"))
     assert "a token" not in shown
 
 

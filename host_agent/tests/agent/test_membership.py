@@ -114,7 +114,7 @@ def threads_of_memberships() -> list[str]:
 
 
 def test_a_grant_holds_what_the_service_replied(server: JoinServer, driver: RecordingDriver) -> None:
-    first, second = join_all(config_of(server.port, slots=64, key=77, share=False), 2)
+    first, second = join_all(config_of(server.port, slots=64, share=False), 2)
     grant = second.grant
     assert (grant.job, grant.key, grant.worker, grant.workers) == (1, driver.entries[0].key, 1, 2)
     assert (grant.lanes, grant.threads, grant.slots) == (100, 4, 64)
@@ -152,7 +152,7 @@ def test_refusals_keep_their_code_and_say_what_to_do(server: JoinServer) -> None
         wait_until(lambda: "forming" in states_at(server), "the first is waiting")
         expect_refusal("FAILED_PRECONDITION", "world size", config, 1, 3)
         expect_refusal("ALREADY_EXISTS", "rank", config, 0, 2)
-        expect_refusal("PERMISSION_DENIED", "WIRESUM_KEY", config_of(server.port, key=5), 1, 2)
+        expect_refusal("PERMISSION_DENIED", "WIRESUM_JOB_TOKEN", config_of(server.port, job_token="5"), 1, 2)
         expect_refusal("INVALID_ARGUMENT", "workers", config, 0, 4097)
         second = join(config, 1, 2)
         expect_refusal("ALREADY_EXISTS", r"choose another name \(WIRESUM_JOB\)", config, 1, 2)

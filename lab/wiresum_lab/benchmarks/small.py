@@ -77,7 +77,8 @@ def measure(transport: str, precision: str, options: argparse.Namespace) -> Reco
         switch = ["--threads", "1", "--transport", transport]
         if transport == "dpdk":
             switch += ["--bind", SWITCH_ADDRESS, "--device", device(Path(name), "server")]
-            variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS, "WIRESUM_DEVICE": device(Path(name), "client")}
+            variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS}
+            variables["WIRESUM_TRANSPORT"] = f"dpdk:{device(Path(name), 'client')}"
         with on_core(at_switch):
             served = SwitchProcess(Path(name), *switch)
         with served:

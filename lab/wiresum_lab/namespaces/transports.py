@@ -42,6 +42,6 @@ def start_worker(
     variables: Mapping[str, str] | None = None,
 ) -> Program:
     """`arguments`: those of the Python interpreter."""
-    own = {"WIRESUM_TRANSPORT": transport, "WIRESUM_DEVICE": EAL if transport == "dpdk" else ""}
+    own = {"WIRESUM_TRANSPORT": f"dpdk:{EAL}" if transport == "dpdk" else transport}
     own |= host.variables(star.switch.control_endpoint)
     return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

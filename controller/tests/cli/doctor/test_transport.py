@@ -27,10 +27,10 @@ def test_an_address_of_another_host_is_a_problem() -> None:
     assert "203.0.113.1" in found.what
 
 
-@pytest.mark.parametrize("device", ["", "lo"])
-def test_an_unavailable_transport_is_reported_with_reason_and_advice(device: str) -> None:
+@pytest.mark.parametrize("transport", ["xdp", "xdp:lo"])
+def test_an_unavailable_transport_is_reported_with_reason_and_advice(transport: str) -> None:
     """AF_XDP cannot be opened on this interface, with or without support for it in the build."""
-    found = finding(AgentConfig(transport="xdp", device=device))
+    found = finding(AgentConfig(transport=transport))
     assert found.level is Level.PROBLEM
     assert "AF_XDP" in found.what or "wiresum_xdp" in found.what
     assert "WIRESUM_TRANSPORT=udp" in found.advice

@@ -98,7 +98,7 @@ def test_a_refusal_reveals_nothing_of_another_tenants_job(state: str) -> None:
     if state == "ending":
         harness.switch_answers = False
         harness.abort(workers[0], "secret reason")
-    _, text = harness.refusal_of(lambda: harness.ask(tenant="sound", key=7, world_size=5))
+    _, text = harness.refusal_of(lambda: harness.ask(tenant="sound", job_token="7", world_size=5))
     assert "another tenant's" in text
     assert "secret" not in text
     assert "vision" not in text

@@ -278,13 +278,6 @@ def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: 
         assert "these are two jobs named 'a-job'" in text
 
 
-def test_only_one_with_the_job_s_key_ends_it() -> None:
-    made = JobsHarness(SIZES)
-    waiting = made.ask(**asking(0, resumed(), key=7))
-    assert made.refusal_of(lambda: made.ask(**asking(1, ended(), key=8)))[0] == "PERMISSION_DENIED"
-    assert waiting.job.ended is None
-
-
 # Told as a member, while the job ends.
 
 

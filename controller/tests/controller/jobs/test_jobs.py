@@ -69,17 +69,6 @@ def test_only_ports_that_the_switch_listens_at_are_granted() -> None:
     assert ports(harness) == [0, 1, 2, 0, 0]
 
 
-def test_workers_that_bring_a_key_must_bring_the_same_one() -> None:
-    harness = JobsHarness()
-    harness.ask(rank=0, world_size=2, key=77)
-    code, text = harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, key=78))
-    assert code == "PERMISSION_DENIED"
-    assert "WIRESUM_KEY" in text
-    assert harness.refusal_of(lambda: harness.ask(rank=1, world_size=2, key=0))[0] == "PERMISSION_DENIED"
-    harness.ask(rank=1, world_size=2, key=77)
-    assert len(harness.outputs(Grant)) == 2
-
-
 def test_a_job_is_refused_when_no_key_is_left_and_waiting_jobs_keep_theirs() -> None:
     sequence = KeySequence(bytes(16), bits=4)
     harness = JobsHarness(keys=Keys(sequence, reserved=sequence.length - 3))
@@ -90,14 +79,6 @@ def test_a_job_is_refused_when_no_key_is_left_and_waiting_jobs_keep_theirs() -> 
         harness.ask(job_name=worker.job.name, rank=1, world_size=2)
     assert len({admit.entry.key for admit in harness.outputs(Admit)}) == 3
     assert harness.refusal_of(lambda: harness.ask(job_name="one-more"))[0] == "RESOURCE_EXHAUSTED"
-
-
-def test_a_running_job_checks_the_key_first() -> None:
-    harness = JobsHarness()
-    harness.running(key=7)
-    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=5))[0] == "PERMISSION_DENIED"
-    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=0))[0] == "PERMISSION_DENIED"
-    assert harness.refusal_of(lambda: harness.ask(world_size=3, key=7))[0] == "ALREADY_EXISTS"
 
 
 def test_another_world_size_is_refused_and_the_job_keeps_forming() -> None:

@@ -25,7 +25,7 @@ from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
 CALLER = Caller(peer="ipv4:10.0.0.7:5", address="10.0.0.7", name="node 7", claims=Claims(frozenset({"worker"})))
-SECRETS = join.JoinRequest(job_name="a-job", rank=1, key=123456789, attempt="attempt-x", job_token="token-x")
+SECRETS = join.JoinRequest(job_name="a-job", rank=1, attempt="attempt-x", job_token="token-x")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -112,12 +112,12 @@ def _examine(subject: str, service: Service, job: str, address: str, mebibytes: 
         for aggregator in service.aggregators():
             found += [finding for finding in _examine_host(aggregator, address) if finding not in found]
         yield from found
-    elif (config := _agent_config(service, address)).transport == "dpdk":
+    elif (config := _agent_config(service, address)).transport_kind == "dpdk":
         alone = "no sum was tried: DPDK drives its ports for one worker, and a sum takes two"
         yield note("sum", alone)
     else:
         # The sum takes two workers, and AF_XDP serves one. Plain sockets use the same path.
-        config = replace(config, transport="udp", device="")
+        config = replace(config, transport="udp")
         try:
             facts = [host.gather(_control_address(part), address) for part in service.aggregators()]
         except OSError as error:
@@ -132,11 +132,11 @@ def _examine_host(aggregator: Service, address: str) -> Iterator[Finding]:
     config = _agent_config(aggregator, address)
     try:
         # The kernel does not know the address that DPDK gives to a port.
-        facts = host.gather(_control_address(aggregator), "" if config.transport == "dpdk" else address)
+        facts = host.gather(_control_address(aggregator), "" if config.transport_kind == "dpdk" else address)
     except OSError as error:
         yield _no_way(aggregator, error)
         return
-    yield from host.findings(facts, config.transport)
+    yield from host.findings(facts, config.transport_kind)
     yield from transport.findings(config, config.address or facts.address)
 
 
@@ -158,7 +158,7 @@ def _control_address(service: Service) -> str:
 
 
 def _agent_config(service: Service, address: str) -> AgentConfig:
-    """The settings of a worker here, without the job's key and token."""
+    """The settings of a worker here, without the token of its job."""
     from wiresum.agent import AgentConfig
 
     return AgentConfig.from_environment(
@@ -166,7 +166,6 @@ def _agent_config(service: Service, address: str) -> AgentConfig:
         tls=service.tls,
         insecure=service.insecure,
         address=address,
-        key=0,
         job_token="",
     )
 

@@ -14,7 +14,7 @@ ADVICE = "docs/transports.md says what each transport needs; WIRESUM_TRANSPORT=u
 def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Iterator[Finding]:
     """`address`: this host's, for data."""
     try:
-        obtained = _native.try_transport(config.transport, config.device, address, config.threads or 1)
+        obtained = _native.try_transport(config.transport_kind, config.device, address, config.threads or 1)
     except (RuntimeError, OSError, ValueError) as error:
         yield problem(
             "transport",
@@ -24,7 +24,7 @@ def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Itera
         )
         return
     pages = _free_huge_pages(root)
-    huge = f"; {pages} huge pages are free" if config.transport == "dpdk" and pages is not None else ""
+    huge = f"; {pages} huge pages are free" if config.transport_kind == "dpdk" and pages is not None else ""
     yield ok("transport", f"packets go by {obtained}{huge}")
 
 

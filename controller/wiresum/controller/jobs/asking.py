@@ -20,7 +20,6 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     """The job of its first worker, on the terms of its reservation if it has one."""
     said = reservation or request
     terms = Terms(
-        key_agreed=request.key,
         priority=said.priority,
         reserved=reservation is not None,
         slots_reserved=reservation.slots if reservation else 0,
@@ -34,7 +33,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     if reservation is None:
         return job
     check_tenant(job, request, asker)
-    _check_token(job, request)
+    check_token(job, request)
     _check_priority(job, request, "its operator")
     if request.world_size != job.members.world_size:
         raise Refusal(
@@ -71,7 +70,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
 
 def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
     """The worker that has this rank already, if it is the one that asks."""
-    check_secrets(job, request)
+    check_token(job, request)
     holder = job.members.workers.get(request.rank)
     if holder is None or not holder.is_attempt(request.attempt) or holder.endpoint != _endpoint(request):
         return None
@@ -83,15 +82,6 @@ def check_not_ending(job: Job) -> None:
     if job.state is State.ENDING or left:
         why = job.ended.reason if job.ended else f"{left[0]} has left already"
         raise Refusal("UNAVAILABLE", f"the job before, also named {job.name!r}, is just ending ({why}): wait a moment")
-
-
-def check_secrets(job: Job, request: join.JoinRequest) -> None:
-    if request.key != job.terms.key_agreed:
-        raise Refusal(
-            "PERMISSION_DENIED",
-            f"the key is not that of {job}: set WIRESUM_KEY to the same value at all workers, or at none",
-        )
-    _check_token(job, request)
 
 
 def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
@@ -186,7 +176,7 @@ def is_same(job: Job, request: join.JoinRequest) -> bool:
     return hmac.compare_digest(job.terms.resumed_id, request.resumed.job_id)
 
 
-def _check_token(job: Job, request: join.JoinRequest) -> None:
+def check_token(job: Job, request: join.JoinRequest) -> None:
     if not same_secret(job.terms.job_token, request.job_token):
         raise Refusal(
             "PERMISSION_DENIED",

@@ -386,9 +386,6 @@ NOBODY = Asker()
 class Terms:
     """What its first worker, or its operator, has said of a job."""
 
-    key_agreed: int = field(default=0, repr=False)
-    """A secret that its workers share (WIRESUM_KEY); 0: none. Not the packets' key: a user may use it for every job,
-    and a switch must not see a key twice."""
     priority: int = 0
     reserved: bool = False
     """An operator created it, and set its terms."""

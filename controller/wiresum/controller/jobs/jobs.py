@@ -524,7 +524,7 @@ class Jobs:
             return None
         own = named if named is not None and asking.is_same(named, request) else None
         if own is not None:
-            asking.check_secrets(own, request)
+            asking.check_token(own, request)
         job = own or asking.new_job(request, asker, None, now)
         worker = asking.new_worker(job, request, asker, now, now)
         worker.presence, worker.positions = Presence.LOST, b""

@@ -122,7 +122,7 @@ class StoredState:
 
 NOT_USED = "the job has another lease, or ended with one"
 """Why a lease that is released ends, as far as its record says."""
-_TERMS_FIELDS = ("key_agreed", "priority", "reserved", "job_token", "within")
+_TERMS_FIELDS = ("priority", "reserved", "job_token", "within")
 _LEASE_FIELDS = ("key", "threads", "port_offset", "lanes", "slots")
 """What is written of a job's terms, and of its lease, as it is."""
 _OF_EARLIER_RELEASES = {"move_number": 0, "within": ""}
@@ -142,7 +142,6 @@ _WORKER_FIELDS = (
 _U32_MAX = (1 << 32) - 1
 _JOB_NUMBERS: Mapping[str, tuple[int, int]] = {
     "number": (0, _U32_MAX),
-    "key_agreed": (0, _U32_MAX),
     "key": (1, _U32_MAX),
     "world_size": (1, JOB_WORKERS_MAX),
     "priority": (-PRIORITY_MAX, PRIORITY_MAX),

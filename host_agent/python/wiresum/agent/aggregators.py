@@ -115,7 +115,7 @@ class Aggregators:
             )
         give_up_at = world.clock.now() + config.join_timeout_s
         parts = config.aggregators
-        threads = config.threads or (default_threads(len(parts)) if config.transport == "udp" else 1)
+        threads = config.threads or (default_threads(len(parts)) if config.transport_kind == "udp" else 1)
         ways = [way_out(part) for part in parts]
         joined = cls(interruption or Interruption(), on_ended, progress, traffic, moving, world)
         try:

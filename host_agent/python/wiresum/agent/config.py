@@ -29,7 +29,6 @@ from wiresum.join.constants import (
 )
 
 PORT_MAX = 65535
-SPIN_US_MAX = 1_000_000
 JOIN_TIMEOUT_S_MAX = 86_400.0
 LOST_AFTER_S_MAX = 86_400
 CONTROL_ENDPOINTS_MAX = 8
@@ -190,6 +189,15 @@ def _ports_problem(text: str) -> str:
     return ""
 
 
+def _transport_problem(spec: str) -> str:
+    kind, _, device = spec.partition(":")
+    if kind not in TRANSPORTS:
+        return f"it must be one of {', '.join(TRANSPORTS)}"
+    if kind == "udp" and device:
+        return f"udp uses the kernel's interfaces, and none is to be named ({device!r})"
+    return _printable(DEVICE_BYTES_MAX)(device)
+
+
 def _one_of(*names: str) -> Callable[[str], str]:
     return lambda name: "" if name in names else f"it must be one of {', '.join(names)}"
 
@@ -277,27 +285,15 @@ class AgentConfig:
         default_shown="by the service: 256, for subgroups fewer",
         problem=_within(0, LEASE_SLOTS_MAX),
     )
-    spin_us: int = _setting(
-        -1,
-        "how long a thread polls before it sleeps; 0 never polls",
-        default_shown="from the number of cores",
-        problem=_within(-1, SPIN_US_MAX),
-    )
     sparse: bool = _setting(
         True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)", agreed=True
     )
     transport: str = _setting(
         "udp",
-        "how packets reach the network: `udp`, `xdp`, `dpdk`: [transports.md](transports.md); may differ between "
-        "workers",
-        parse=str.lower,
-        problem=_one_of(*TRANSPORTS),
-    )
-    device: str = _setting(
-        "",
-        "for `xdp` the interface, by default the one with the local address; for `dpdk` the EAL's arguments",
-        default_shown="none",
-        problem=_printable(DEVICE_BYTES_MAX),
+        "how packets reach the network: `udp`; `xdp`, over the interface that has the local address, or `xdp:eth1`; "
+        "`dpdk:` and the EAL's arguments: [transports.md](transports.md). May differ between workers",
+        parse=lambda text: "".join((text.partition(":")[0].lower(), *text.partition(":")[1:])),
+        problem=_transport_problem,
     )
     offload: bool = _setting(True, "UDP segmentation offload (GSO, GRO) where the kernel has it")
     join_timeout_s: float = _setting(
@@ -323,13 +319,6 @@ class AgentConfig:
         "the token of a job that an operator created (`wiresum jobs create`)",
         default_shown="none",
         problem=_printable(JOB_TOKEN_BYTES_MAX),
-        secret=True,
-    )
-    key: int = _setting(
-        0,
-        "a number that must agree among the job's workers, so that nobody joins by mistake; 0: none. It is not the "
-        "key of packets, which the service draws",
-        problem=_within(0, 2**32 - 1),
         secret=True,
     )
     lost_after_s: float = _setting(
@@ -372,7 +361,7 @@ class AgentConfig:
             if problem := setting.problem(getattr(self, name)):
                 shown = _shown(setting, getattr(self, name))
                 raise ValueError(f"{setting.variable} ({name}) is {shown}: {problem}")
-        if problem := self._device_problem():
+        if self.transport_kind != "udp" and (problem := self._device_problem()):
             raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
         object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
         if self.fallback not in (AUTO, OFF):
@@ -385,15 +374,23 @@ class AgentConfig:
 
     def _device_problem(self) -> str:
         """What is asked of a transport over a device that it cannot do, or "" if nothing."""
-        if self.transport == "udp":
-            return f"WIRESUM_DEVICE ({self.device!r}) is for xdp and dpdk" if self.device else ""
         if "+" in self.switch:
             return "it serves one aggregator, and WIRESUM_SWITCH names several"
-        if self.transport == "dpdk" and not self.device:
-            return "WIRESUM_DEVICE must have the EAL's arguments, like '-a 0000:01:00.0'"
-        if self.transport == "dpdk" and not self.address:
+        if self.transport_kind == "dpdk" and not self.device:
+            return "it must have the EAL's arguments, like 'dpdk:-a 0000:01:00.0'"
+        if self.transport_kind == "dpdk" and not self.address:
             return "WIRESUM_ADDRESS must be the IPv4 address that this worker is to have; the kernel knows of none"
         return ""
+
+    @property
+    def transport_kind(self) -> str:
+        """udp, xdp or dpdk."""
+        return self.transport.partition(":")[0]
+
+    @property
+    def device(self) -> str:
+        """The interface of xdp, "" for the one that has the address; the EAL's arguments of dpdk."""
+        return self.transport.partition(":")[2]
 
     @property
     def agreed(self) -> dict[str, str]:
@@ -408,7 +405,7 @@ class AgentConfig:
     @property
     def may_fall_back(self) -> bool:
         """Can a job with these settings go on at a fallback switch, and is none refused?"""
-        return self.fallback != OFF and self.transport == "udp" and "+" not in self.switch
+        return self.fallback != OFF and self.transport_kind == "udp" and "+" not in self.switch
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:

@@ -109,9 +109,9 @@ class JobMembership:
         config = self._config
         joined: dict[str, object] = {
             "rank": self._rank,
-            "spin_ns": 1000 * spin_us_of(config, sum(one.membership.grant.threads for one in aggregators)),
+            "spin_ns": 1000 * spin_us_of(sum(one.membership.grant.threads for one in aggregators)),
             "offload": int(config.offload),
-            "transport": config.transport,
+            "transport": config.transport_kind,
             "device": config.device,
             "bits": config.bits,
             "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],

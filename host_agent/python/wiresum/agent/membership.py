@@ -161,7 +161,6 @@ class Membership:
             host_name=socket.gethostname(),
             process_id=os.getpid(),
             software_version=software_version(),
-            key=config.key,
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             tenant=config.tenant,
             priority=config.priority,
@@ -497,7 +496,7 @@ class Membership:
     # What the machine asks at once.
 
     def _why_cut_off(self, grant: messages.JoinReply) -> str:
-        return why_cut_off(self._config.transport, self._address, grant.switch_endpoint.address)
+        return why_cut_off(self._config.transport_kind, self._address, grant.switch_endpoint.address)
 
     def _with_address(self, grant: messages.JoinReply) -> messages.JoinReply:
         return with_address(grant, self._control)

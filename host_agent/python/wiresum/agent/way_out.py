@@ -25,7 +25,7 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
     """The local address that data packets to one aggregator leave from, and how large they may be. Where the switch
     is, only the grant will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its
     standby."""
-    if config.transport == "dpdk":
+    if config.transport_kind == "dpdk":
         return config.address, DPDK_MTU_BYTES  # an address that the kernel does not have
     if config.address:
         mtu_bytes = mtu_of(config.address)
@@ -38,7 +38,7 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
 
 def ports_address(config: AgentConfig, address: str) -> str:
     """Where the UDP ports are reserved: at the local address, unless that is none of the kernel's."""
-    return "0.0.0.0" if config.transport == "dpdk" else address
+    return "0.0.0.0" if config.transport_kind == "dpdk" else address
 
 
 def path_mtu(address: str, switch_address: str) -> int | None:
@@ -78,11 +78,9 @@ def default_threads(aggregators: int) -> int:
     return threads
 
 
-def spin_us_of(config: AgentConfig, threads: int) -> int:
-    """How long engine threads poll before they block. Where the configuration leaves it open: busy polling pays only
-    where every engine thread has a core besides the computation's."""
-    if config.spin_us >= 0:
-        return config.spin_us
+def spin_us_of(threads: int) -> int:
+    """How long engine threads poll before they block: it pays only where every one of them has a core besides the
+    computation's."""
     needed = _local_world_size() * (threads + 1)
     return SPIN_US_DEFAULT if (os.cpu_count() or 1) > needed else 0
 

@@ -30,17 +30,14 @@ class Options:
     threads: int | None = None
     lanes: int | None = None
     slots: int | None = None
-    spin_us: int | None = None
     sparse: bool | None = None
     share: bool | None = None
     transport: str | None = None
-    device: str | None = None
     offload: bool | None = None
     join_timeout_s: float | None = None
     tenant: str | None = None
     priority: int | None = None
     job_token: str | None = field(default=None, repr=False)
-    key: int | None = field(default=None, repr=False)
     lost_after_s: float | None = None
     fallback: str | None = None
 
