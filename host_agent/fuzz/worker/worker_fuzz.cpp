@@ -144,6 +144,7 @@ class Program {
     if ((roles & 8) == 0) work.regions = job.regions;
     work.chunk_end = work.regions.empty() ? 1 + roles % 7u : chunks;
     if (!work.regions.empty() && (roles & 32) != 0) make_sparse(job, work, chunks);
+    work.exact = !work.regions.empty() && (roles & 64) != 0 && format.scaling == numeric::Scaling::kBlockExponent;
     work.vote = static_cast<std::uint8_t>(input_.byte() % 255);
     work.chunk_begin = std::min<std::uint32_t>(input_.byte() % 4, work.chunk_end);
     if ((roles & 16) != 0) work.deadline = now_ + static_cast<TimeNs>(input_.word());

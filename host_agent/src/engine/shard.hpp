@@ -69,8 +69,8 @@ class Shard {
         transport::Transport& transport, Hooks hooks);
 
   // Any thread
-  /// From now on neither post() nor a step allocates, as long as no more shares than these are here. (Exact sums of
-  /// single chunks do, and fail without memory: worker.hpp.)
+  /// From now on neither post() nor a step allocates, as long as no more shares than these are here. (Exact sums do,
+  /// and fail without memory: worker.hpp.)
   void reserve(std::size_t shares);
   /// Queues a share of a collective. The order of posts must be the same at all workers.
   void post(const worker::Collective& collective);

@@ -9,8 +9,8 @@
 // are the exact sum of the elements (a superaccumulator: Kulisch, "Computer Arithmetic and Validity", 2013, ch. 8). It,
 // or the exact quotient if an average is asked for, is rounded once to nearest even.
 //
-// A significand of 24 bits lies in two of a dozen limbs (three with hundreds of workers), so in a block of elements
-// most positions are zero at all workers. The others are the block's *planes*, a set: bit k stands for the limbs at
+// A significand of 24 bits lies in two of a dozen limbs (three with hundreds of workers), so in a chunk of elements
+// most positions are zero at all workers. The others are the chunk's *planes*, a set: bit k stands for the limbs at
 // position k, and the last plane for elements that are Inf or NaN. For these, fields of a word count +Inf and -Inf, a
 // NaN as both; that element's sum alone becomes what IEEE 754 defines for them.
 //

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -15,6 +16,16 @@ using worker::Status;
 
 namespace {
 
+/// What an exact sum is made of are not the words of a rounded one: workers that disagree on which one it is must find
+/// out.
+constexpr std::uint32_t kExactTag = 0x3C3C0000;
+
+/// Only of floats whose scale is not the caller's choice.
+bool may_be_exact(const Request& request) noexcept {
+  return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
+         request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
+}
+
 Status status_of(bool is_possible) noexcept { return is_possible ? Status::kOk : Status::kImpossible; }
 
 }  // namespace
@@ -27,7 +38,7 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
   if (after == kEnded) return before != kEnded;
   switch (before) {
     case kWaiting:
-      return any_of(kScanning, kPrologue, kWhole, kAllGather, kMeasuring);
+      return any_of(kScanning, kPrologue, kWhole, kAllGather);
     case kScanning:
       return any_of(kPrologue);
     case kPrologue:
@@ -46,16 +57,7 @@ bool Scheduler::may_follow(Stage before, Stage after) noexcept {
       return any_of(kUnpacking);
     case kUnpacking:
       return any_of(kStream);
-    case kMeasuring:
-      return any_of(kPlanes);
-    case kPlanes:
-      return any_of(kSplitting);
-    case kSplitting:
-      return any_of(kLimbs);
-    case kLimbs:
-      return any_of(kJoining);
     case kAllGather:
-    case kJoining:
     case kStream:
     case kWhole:
     case kEnded:
@@ -73,8 +75,6 @@ bool Scheduler::is_with_threads(Stage stage) noexcept {
     case kStream:
     case kWhole:
     case kAllGather:
-    case kPlanes:
-    case kLimbs:
       return true;
     default:
       return false;
@@ -117,6 +117,13 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
 bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const noexcept {
   return request.may_be_sparse && !is_exact(request) && request.format.dtype != numeric::Dtype::kRaw &&
          chunks >= config_.sparse_chunks_min;
+}
+
+bool Scheduler::is_exact(const Request& request) const noexcept {
+  if (!may_be_exact(request)) return false;
+  std::uint64_t elements = 0;
+  for (const worker::Region& region : request.regions) elements += region.elements;
+  return elements > 0 && elements <= config_.exact_elements_max;
 }
 
 bool Scheduler::expects_scan(const Request& request, const Survey& survey) const {
@@ -215,6 +222,19 @@ void Scheduler::issue(RequestState& state) {
   issue_shares(state, Stage::kWhole, work, state.survey.chunks);
 }
 
+void Scheduler::issue_exact(RequestState& state) {
+  ++exact_sums_;
+  const WorkerRank self{.rank = config_.rank, .workers = config_.workers};
+  if (GatheredSum::suits(state.request, config_.lanes, self)) {
+    state.gathered = std::make_unique<GatheredSum>(state.request, config_.lanes, self);
+    issue_packed(state, Stage::kAllGather, state.gathered->packed(), kExactTag);
+    return;
+  }
+  worker::Collective work = stream_of(state, kExactTag);
+  work.exact = true;
+  issue_shares(state, Stage::kWhole, work, state.survey.chunks);
+}
+
 bool Scheduler::count_votes() {
   while (!votes_.empty() && votes_chunks_ - votes_.front().chunks >= config_.vote_lag_chunks) {
     const Vote& vote = votes_.front();
@@ -297,8 +317,7 @@ void Scheduler::complete(unsigned thread, const worker::Completion& completion) 
 
 void Scheduler::end_shares(RequestState& state) {
   const bool is_last = state.stage == Stage::kWhole || state.stage == Stage::kStream;
-  const bool is_summed = is_last || state.stage == Stage::kPackedStream || state.stage == Stage::kAllGather ||
-                         state.stage == Stage::kLimbs;
+  const bool is_summed = is_last || state.stage == Stage::kPackedStream || state.stage == Stage::kAllGather;
   if (failure_.has_value() && !is_summed) state.status = failure_->status;
   if (state.status != Status::kOk || is_last) {
     if (state.stage == Stage::kWhole && state.candidate) {
@@ -320,19 +339,10 @@ void Scheduler::end_shares(RequestState& state) {
         return Status::kOk;
       });
       return;
-    case Stage::kPlanes:
-      start_task(state, Stage::kSplitting, [&state] { return status_of(state.exact->split()); });
-      return;
     case Stage::kAllGather:
       // A few packets, added up sooner than another thread is awake.
-      state.exact->join();
+      state.gathered->join();
       finish(state);
-      return;
-    case Stage::kLimbs:
-      start_task(state, Stage::kJoining, [&state] {
-        state.exact->join();
-        return Status::kOk;
-      });
       return;
     default:
       assert(false);
@@ -355,7 +365,7 @@ void Scheduler::complete(const Task& task, Status status) {
 }
 
 void Scheduler::end_task(RequestState& state) {
-  const bool is_last = (state.stage == Stage::kUnpacking && !has_set_aside(state)) || state.stage == Stage::kJoining;
+  const bool is_last = state.stage == Stage::kUnpacking && !has_set_aside(state);
   if (failure_.has_value() && !is_last) state.status = failure_->status;
   if (state.status != Status::kOk || is_last) {
     finish(state);
@@ -377,12 +387,6 @@ void Scheduler::end_task(RequestState& state) {
       break;
     case Stage::kPacking:
       issue_refined(state);
-      break;
-    case Stage::kMeasuring:
-      issue_planes(state);
-      break;
-    case Stage::kSplitting:
-      issue_packed_exact(state);
       break;
     case Stage::kUnpacking:
       issue_set_aside(state);

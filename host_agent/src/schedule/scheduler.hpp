@@ -18,8 +18,8 @@
 // no worker has becomes +0.0 without a packet. Later requests wait until the stream has been issued, whose place in the
 // order is before theirs.
 //
-// Exact sums. Short tensors of floats are rounded once (exact_sum.hpp), in one collective of integers or in two, which
-// have their place in the order as a prologue and its stream have.
+// Exact sums. Short tensors of floats are rounded once: those of few elements as an all-gather (gathered_sum.hpp),
+// others by the threads' state machines (worker.hpp).
 //
 // Which requests get a prologue: choice.hpp decides that from what all workers know alike. Counts are known to all when
 // a prologue is complete. Votes are not: of the collectives in flight, one worker may have completed more than another.
@@ -36,7 +36,7 @@
 // to end what is under way takes no memory.
 //
 // What comes back. The words of a sum are as little to be trusted as a packet: a peer, the switch, or what lies between
-// them may have made them. Counts, planes, exponents and votes that decide what is sent, and where, are checked where
+// them may have made them. Counts, exponents and votes that decide what is sent, and where, are checked where
 // they are read. A sum that the workers cannot have made ends the job with Status::kImpossible.
 //
 // Tags. A request has one sequence number; a prologue has its request's, under a signature of its own.
@@ -51,7 +51,7 @@
 #include <vector>
 
 #include "schedule/choice.hpp"
-#include "schedule/exact_sum.hpp"
+#include "schedule/gathered_sum.hpp"
 #include "schedule/granularity.hpp"
 #include "schedule/presence.hpp"
 #include "schedule/refinement.hpp"
@@ -74,8 +74,8 @@ struct SchedulerConfig {
   std::uint64_t sparse_chunks_min = 64;
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
-  /// Sums of floats of so many elements or fewer are rounded once, whatever their neighbours are (exact_sum.hpp); the
-  /// same at all workers. What is longer is block floating point.
+  /// Sums of floats of so many elements or fewer are rounded once, whatever their neighbours are; the same at all
+  /// workers. What is longer is block floating point.
   std::uint64_t exact_elements_max = 0;
 };
 
@@ -187,11 +187,6 @@ class Scheduler {
     kStream,        // N  the blocks of the union, or those of them that were set aside
     kWhole,         // N  all blocks
     kAllGather,     // N  an exact sum of few elements: those of all workers
-    kMeasuring,     // C  an exact sum of more: which planes does this worker have?
-    kPlanes,        // N  which planes does any worker have?
-    kSplitting,     // C  these planes
-    kLimbs,         // N  their sum
-    kJoining,       // C  what has come, into floats
     kEnded,
   };
   struct RequestState {
@@ -208,7 +203,7 @@ class Scheduler {
     std::uint8_t round_trip_cost = 0;         // as agreed in the prologue
     std::uint64_t counts_packets = 0;         // sent for all the counts
     std::unique_ptr<Refinement> refinement;
-    std::unique_ptr<ExactSum> exact;
+    std::unique_ptr<GatheredSum> gathered;
     SampledBlocks sampled;             // of the union's sample
     std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
     unsigned levels = 0;               // of refinement
@@ -229,6 +224,7 @@ class Scheduler {
   [[nodiscard]] static bool is_with_threads(Stage stage) noexcept;
   void enter(RequestState& state, Stage stage) noexcept;
   [[nodiscard]] bool is_candidate(const Request& request, std::uint64_t chunks) const noexcept;
+  [[nodiscard]] bool is_exact(const Request& request) const noexcept;
   [[nodiscard]] bool may_deal(const RequestState& state);
   void issue_waiting();
   /// Runs a step that goes on with a request, whose ticket this is, and with others. Without memory for it, all of them
@@ -237,6 +233,7 @@ class Scheduler {
   void go_on(const Ticket& ticket, const Step& step) noexcept;
   void fail(const Failure& failure);
   void issue(RequestState& state);
+  void issue_exact(RequestState& state);
   /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
   [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
   /// Over the request's own memory.
@@ -274,12 +271,6 @@ class Scheduler {
                     std::uint64_t chunks);
   /// Counts the votes that the next candidate goes by. False if not all of them are in.
   [[nodiscard]] bool count_votes();
-
-  // exact.cpp
-  [[nodiscard]] bool is_exact(const Request& request) const noexcept;
-  void issue_exact(RequestState& state);
-  void issue_planes(RequestState& state);
-  void issue_packed_exact(RequestState& state);
 
   SchedulerConfig config_;
   Choice choice_;

@@ -52,7 +52,6 @@ Worker::Worker(const WorkerConfig& config)
       exact_formats_{numeric::ExactFormat(numeric::Dtype::kF32, config.workers),
                      numeric::ExactFormat(numeric::Dtype::kF16, config.workers),
                      numeric::ExactFormat(numeric::Dtype::kBF16, config.workers)},
-      scratch_(config.lanes),
       exponent_gap_max_(numeric::exponent_gap_max(config.workers)),
       pending_(config.collectives_max),
       kept_(config.slots, config.lanes),
@@ -74,6 +73,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   assert(collective.chunk_begin <= collective.chunk_end);
   assert(collective.vote != numeric::kExponentNotFinite);
   assert(collective.format.scaling == numeric::Scaling::kNone || is_divisor(collective.divisor));
+  assert(!collective.exact || collective.format.scaling == numeric::Scaling::kBlockExponent);
   const std::uint32_t index = pending_.acquire();
   if (index == kNoCollective) return false;
   Pending& pending = pending_[index];
@@ -85,7 +85,8 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.stride = slots_for(pending.chunks, collective.slots_spread_max);
   pending.chunk_elements = static_cast<std::uint32_t>(chunk_elements(collective.format, config_.lanes));
   pending.barrier = collective.regions.empty();
-  pending.exponent_round = !pending.barrier && collective.format.scaling == numeric::Scaling::kBlockExponent;
+  pending.exponent_round =
+      !pending.barrier && !collective.exact && collective.format.scaling == numeric::Scaling::kBlockExponent;
   if (!pending.barrier && collective.format.scaling == numeric::Scaling::kFixed) {
     pending.fixed =
         numeric::fixed_scale(config_.workers, collective.fixed_scale, collective.format.bits, collective.divisor);
@@ -122,7 +123,9 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   Slot& slot = slots_[index];
   slot.collective = collective;
   slot.chunk = (index + config_.slots - pending.slot_start) % config_.slots;
-  slot.phase = pending.exponent_round || pending.barrier ? Phase::kExponent : Phase::kSum;
+  slot.phase = pending.work.exact                          ? Phase::kPlanes
+               : pending.exponent_round || pending.barrier ? Phase::kExponent
+                                                           : Phase::kSum;
   slot.waits_for_peers = true;
   slot.exponent_agreed = 0;
   slot.view = pending.view(slot.chunk);
@@ -202,8 +205,14 @@ void Worker::contribute(Slot& slot) noexcept {
   stats_.tensor_newest = wire::later_of(stats_.tensor_newest, std::uint64_t{1} + pending.work.tensor);
   slot.exponent_sent = 0;
   if (slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane) {
-    const ExactChunk& exact = exact_[static_cast<std::size_t>(&slot - slots_.data())];
+    const auto index = static_cast<std::uint32_t>(&slot - slots_.data());
+    if (slot.phase == Phase::kPlanes) begin_exact(index);
+    ExactChunk& exact = exact_[index];
     slot.exponent_sent = exact.code();
+    if (slot.phase == Phase::kPlane) {
+      if (has_next(pending, slot) && pending.work.exact) exact.look_ahead(pending.view(slot.chunk + pending.stride));
+      slot.exponent_sent = slot.exponent_sent > 0 ? ExactChunk::kMore + slot.exponent_sent : exact.code_ahead();
+    }
     slot.kind = slot.phase == Phase::kPlanes ? wire::Kind::kMeta
                 : exact.has_plane()          ? wire::Kind::kData
                                              : wire::Kind::kEmpty;
@@ -282,7 +291,7 @@ void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::
     if (slot.role == Role::kRepeats) {
       std::ranges::copy(kept_.payload(index), payload);
     } else if (slot.phase == Phase::kPlane) {
-      exact_[index].write(payload, scratch_);
+      exact_[index].write(payload);
     } else {
       numeric::quantise(pending_[slot.collective].work.format, slot.scale, slot.view.source, slot.view.elements,
                         payload, config_.lanes);
@@ -360,10 +369,22 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header,
   if (has_result(slot.role)) return kept_.is_same(index, header, payload) ? Match::kMine : Match::kDiverged;
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
-  const bool is_code = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
   const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&
-                        (!is_code || exact_[index].is_possible(header.exponent));
+                        may_say(index, header.exponent);
   return possible ? Match::kMine : Match::kForeign;
+}
+
+bool Worker::may_say(std::uint32_t index, std::uint8_t exponent) const noexcept {
+  const ExactChunk& exact = exact_[index];
+  switch (slots_[index].phase) {
+    case Phase::kPlanes:
+      return exact.is_possible(exponent);
+    case Phase::kPlane:
+      if (exponent <= ExactChunk::kMore) return exact.is_possible_ahead(exponent);
+      return exact.is_possible(static_cast<std::uint8_t>(exponent - ExactChunk::kMore));
+    default:
+      return true;
+  }
 }
 
 bool Worker::spurious(const Slot& slot) const noexcept {
@@ -416,7 +437,9 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
       if (carries_vote(pending, slot)) pending_[slot.collective].vote = header.exponent;
       if (header.exponent == numeric::kExponentNotFinite && !slot.scale.not_finite &&
           pending.work.format.scaling != numeric::Scaling::kNone) {
-        begin_exact(index);
+        ++stats_.chunks_exact;
+        slot.phase = Phase::kPlanes;
+        make_ready(index);
         return;
       }
       slot.exponent_agreed = header.exponent;
@@ -436,15 +459,6 @@ void Worker::store(const Slot& slot, std::span<const std::byte> payload) noexcep
                       slot.view.destination, slot.view.elements);
 }
 
-void Worker::begin_exact(std::uint32_t index) noexcept {
-  Slot& slot = slots_[index];
-  ++stats_.chunks_exact;
-  const numeric::Dtype dtype = pending_[slot.collective].work.format.dtype;
-  exact_[index].begin(exact_formats_[static_cast<std::size_t>(dtype)], dtype, slot.view, config_.lanes);
-  slot.phase = Phase::kPlanes;
-  make_ready(index);
-}
-
 bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<const std::byte> payload) noexcept {
   Slot& slot = slots_[index];
   ExactChunk& exact = exact_[index];
@@ -452,34 +466,71 @@ bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<co
     make_ready(index);  // with the plane's next part
     return false;
   }
-  if (code == 0) {
-    exact.finish(static_cast<unsigned>(pending_[slot.collective].work.divisor));
-    return true;
-  }
-  if (!exact.start_plane(code)) {
-    fail_at(slot.collective, Status::kNoMemory);
+  const int more = slot.phase == Phase::kPlane ? code - ExactChunk::kMore : code;
+  if (more > 0) {
+    start_plane(index, static_cast<std::uint8_t>(more));
     return false;
+  }
+  slot.exponent_agreed = code;  // of the chunk after it
+  exact.finish(static_cast<unsigned>(pending_[slot.collective].work.divisor));
+  return true;
+}
+
+void Worker::begin_exact(std::uint32_t index) noexcept {
+  const Slot& slot = slots_[index];
+  const numeric::Dtype dtype = pending_[slot.collective].work.format.dtype;
+  exact_[index].begin(exact_formats_[static_cast<std::size_t>(dtype)], dtype, slot.view, config_.lanes);
+}
+
+void Worker::start_plane(std::uint32_t index, std::uint8_t code) noexcept {
+  Slot& slot = slots_[index];
+  if (!exact_[index].start_plane(code)) {
+    fail_at(slot.collective, Status::kNoMemory);
+    return;
   }
   slot.phase = Phase::kPlane;
   make_ready(index);
-  return false;
 }
 
 void Worker::end_chunk(std::uint32_t index) noexcept {
   Slot& slot = slots_[index];
   Pending& pending = pending_[slot.collective];
-  if (pending.chunks - slot.chunk > pending.stride) {
-    // After an exact sum nobody knows the next chunk's exponent.
-    const bool was_exact = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
-    slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;
+  if (has_next(pending, slot)) {
     slot.chunk += pending.stride;
-    slot.view = slot.ahead;
-    slot.exponents = slot.exponents_ahead;
-    make_ready(index);
+    if (pending.work.exact) {
+      begin_next_exact(index);
+      if (failure_.has_value()) return;
+    } else {
+      // After an exact sum nobody knows the next chunk's exponent.
+      const bool was_exact = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
+      slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;
+      slot.view = slot.ahead;
+      slot.exponents = slot.exponents_ahead;
+      make_ready(index);
+    }
   } else {
     start_next_collective(index);
   }
   if (--pending.chunks_left == 0) pending_.complete(static_cast<std::uint32_t>(&pending - &pending_[0]), Status::kOk);
+}
+
+void Worker::begin_next_exact(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
+  const Pending& pending = pending_[slot.collective];
+  const bool is_first_code_known = slot.phase == Phase::kPlane;
+  slot.phase = Phase::kPlanes;
+  slot.view = pending.view(slot.chunk);
+  if (!is_first_code_known) {
+    make_ready(index);
+    return;
+  }
+  begin_exact(index);
+  if (slot.exponent_agreed > 0) {
+    start_plane(index, slot.exponent_agreed);
+  } else {  // nobody has any of it
+    exact_[index].finish(static_cast<unsigned>(pending.work.divisor));
+    end_chunk(index);
+  }
 }
 
 // ---- Ends ----

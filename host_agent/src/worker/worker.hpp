@@ -1,8 +1,8 @@
 // One thread's share of a worker: slots, rounds, window, timers. A sans-IO state machine.
 //
 // Events go in (submit, handle_datagram, time), packets and completions come out (poll_*). No socket, no
-// clock; not thread-safe: one engine thread owns it. After construction only exact sums of single chunks allocate; if
-// they cannot, everything ends with Status::kNoMemory.
+// clock; not thread-safe: one engine thread owns it. After construction only exact sums allocate; if they
+// cannot, everything ends with Status::kNoMemory.
 //
 // Theory of operation
 //
@@ -11,10 +11,13 @@
 // slots_for(n). `start` advances by stride with each collective, so that small collectives run side by side. A slot
 // works through its chunks in order, collective by collective in order of submission; each packet takes one round.
 //
+// Exact sums. Of a collective that is summed exactly, each chunk takes several rounds of its slot (exact_chunk.hpp). Of
+// others that may be the fate of single chunks:
+//
 // Floats that block floating point cannot carry. A worker whose chunk holds an Inf or a NaN, or an element that would
 // lose too many of its digits beside the chunk's largest (numeric::is_wide), sends exponent 255 in the chunk's own
 // packet. The RESULT tells all workers. None of them stores that sum: they sum the chunk again, exactly, in further
-// rounds of the same slot (exact_chunk.hpp). So it depends on RESULTs alone, at every worker alike, which packets there
+// rounds of the same slot. So it depends on RESULTs alone, at every worker alike, which packets there
 // are and in which order, and other slots and collectives do not wait. The contributions are in place until then, since
 // nobody has written the chunk's sum. That packet had no place for the next chunk's exponent, which then takes a META
 // round, as at the beginning.
@@ -247,7 +250,12 @@ class Worker {
   void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload,
               bool marked) noexcept;
   void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
+  /// May a RESULT for this slot say this exponent, or code? Of exponents, all.
+  [[nodiscard]] bool may_say(std::uint32_t index, std::uint8_t exponent) const noexcept;
   void begin_exact(std::uint32_t index) noexcept;
+  void start_plane(std::uint32_t index, std::uint8_t code) noexcept;
+  /// Of a collective that is summed exactly, the chunk that the slot has come to.
+  void begin_next_exact(std::uint32_t index) noexcept;
   /// The RESULT of a round of an exact sum. True if that was the last one: the sum is stored.
   [[nodiscard]] bool continue_exact(std::uint32_t index, std::uint8_t code,
                                     std::span<const std::byte> payload) noexcept;
@@ -256,6 +264,10 @@ class Worker {
   // Chunks and slots
   /// The vote travels in the exponent field of the last chunk's packets, which has no next chunk's exponent to carry.
   [[nodiscard]] static bool carries_vote(const Pending& pending, const Slot& slot) noexcept;
+  /// Has the slot a further chunk of the collective?
+  [[nodiscard]] static bool has_next(const Pending& pending, const Slot& slot) noexcept {
+    return pending.chunks - slot.chunk > pending.stride;
+  }
   void make_ready(std::uint32_t index) noexcept;
   void make_idle(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
@@ -269,7 +281,6 @@ class Worker {
   std::vector<Slot> slots_;
   std::vector<ExactChunk> exact_;                      // by slot
   std::array<numeric::ExactFormat, 3> exact_formats_;  // by dtype
-  std::vector<std::int32_t> scratch_;                  // a packet's words
   unsigned exponent_gap_max_;                          // numeric::exponent_gap_max
   PendingPool pending_;
   KeptResults kept_;

@@ -111,13 +111,13 @@ TEST(ExactChunks, AnInfAndANanStayWhereTheyAre) {
   using enum wire::Kind;
   const std::vector<Pair::Round> rounds = pair.run();
   const std::vector<Pair::Round> expected = {
-      {{kMeta, kMeta}, 128},    // the exponent of the finite elements
-      {{kEmpty, kEmpty}, 255},  // both want the chunk exactly
-      {{kMeta, kMeta}, 7},      // of planes 0..10, 4 is the lowest that any worker has
-      {{kData, kData}, 6},      // plane 4, and 5 is next
-      {{kData, kEmpty}, 1},     // plane 5, which one worker has, and that of Inf and NaN is next
-      {{kData, kData}, 0},      // and that was all
-      {{kMeta, kMeta}, 130},    // the next chunk's exponent
+      {{kMeta, kMeta}, 128},      // the exponent of the finite elements
+      {{kEmpty, kEmpty}, 255},    // both want the chunk exactly
+      {{kMeta, kMeta}, 7},        // of planes 0..10, 4 is the lowest that any worker has
+      {{kData, kData}, 32 + 6},   // plane 4, and 5 is next
+      {{kData, kEmpty}, 32 + 1},  // plane 5, which one worker has, and that of Inf and NaN is next
+      {{kData, kData}, 0},        // and that was all
+      {{kMeta, kMeta}, 130},      // the next chunk's exponent
       {{kData, kData}, 0},
   };
   EXPECT_TRUE(rounds == expected);
@@ -185,6 +185,25 @@ TEST(ExactChunks, ThereIsNoWideChunkOfNarrowLanesOrAFixedScale) {
     EXPECT_EQ(first.values[1], 0.0F);
     EXPECT_EQ(pair.stats().chunks_exact + pair.stats().chunks_wide, 0u);
   }
+}
+
+TEST(ExactChunks, OfAnExactCollectiveAllChunksAreSummedExactlyFromTheStart) {
+  Pair pair;
+  Floats first({1e4F, 1e-6F, kInf, 0.0F, 0.0F, 0.0F, 0.0F, 0.0F, 1.0F});
+  Floats second({1e4F, 1e-30F, 1.0F, -0.0F, 0.0F, 0.0F, 0.0F, 0.0F, 2.0F});
+  first.work.exact = second.work.exact = true;
+  pair.submit({&first.work, &second.work});
+  using enum wire::Kind;
+  const std::vector<Pair::Round> rounds = pair.run();
+  std::vector<int> metas;
+  for (const Pair::Round& round : rounds) {
+    if (round.kinds[0] == kMeta) metas.push_back(round.exponent);
+  }
+  EXPECT_EQ(metas, (std::vector<int>{10, 7})) << "the first planes of the first chunk, and after the one that is zero";
+  for (const Floats* job : {&first, &second}) {
+    expect_same(job->values, {2e4F, 1e-6F, kInf, 0.0F, 0.0F, 0.0F, 0.0F, 0.0F, 3.0F});
+  }
+  EXPECT_EQ(pair.stats().chunks_exact, 0u) << "none was summed again";
 }
 
 TEST(ExactChunks, WithAFixedScaleNoMetaRoundFollows) {
