@@ -6,7 +6,6 @@ and not from the run, no load can break it: `lab/tests/house/test_times.py`. `py
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ DEFAULT_S = 5.0
 """For a file that is not in the table."""
 GROWTH_MAX = 1.2
 """How much of its budget the quick tier may take."""
-COMMITS_MAX = 50
 
 HEADING = """\
 # The seconds that the tests of each file take on a quiet machine with two cores, by tier; the longest first.
@@ -49,13 +47,6 @@ class Table(NamedTuple):
 
     def kept(self, files: Iterable[str] = ()) -> bool:
         return self.quick_s(files) <= self.budget_s * GROWTH_MAX
-
-    def grown(self, before: Table) -> list[str]:
-        """The files of the quick tier that take longer than before, with both numbers; what grew most comes first."""
-        then, now = before.seconds["quick"], self.seconds["quick"]
-        growth = {file: seconds - then.get(file, 0.0) for file, seconds in now.items()}
-        files = sorted((file for file in growth if growth[file] > 0), key=lambda file: -growth[file])
-        return [f"{file}: {then.get(file, 0.0)} s before, {now[file]} s now" for file in files]
 
 
 def parse(text: str) -> Table:
@@ -92,19 +83,3 @@ def write(root: Path, measured: Mapping[str, Mapping[str, float]]) -> None:
         new = {file: max(0.1, round(taken, 1)) for file, taken in measured.get(tier, {}).items()}
         seconds[tier] = old | new
     (root / TABLE).write_text(text_of(before._replace(seconds=seconds)))
-
-
-def last_kept(root: Path) -> Table | None:
-    """The newest committed table that kept to its budget. None: git does not know one here."""
-    log = ["git", "log", "-n", str(COMMITS_MAX), "--format=%H", "--", str(TABLE)]
-    for commit in _said(root, log).split():
-        if (text := _said(root, ["git", "show", f"{commit}:{TABLE}"])) and (table := parse(text)).kept():
-            return table
-    return None
-
-
-def _said(root: Path, command: list[str]) -> str:
-    try:
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        return ""
