@@ -24,7 +24,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 py := $(VENV)/bin/python
-cpp := $(shell find host_agent plugins soft_switch -name '*.cpp' -o -name '*.hpp')
+cpp := $(shell find host_agent lab/wiresum_lab plugins soft_switch -name '*.cpp' -o -name '*.hpp')
 cpp += $(wildcard host_agent/include/wiresum/*.h host_agent/examples/c/*.c host_agent/tests/*/*.c plugins/openmpi/*/*.[ch])
 scripts := $(wildcard .ci/* controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.

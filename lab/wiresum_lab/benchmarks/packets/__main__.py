@@ -277,7 +277,7 @@ def built() -> Path:
     for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
         targets = ["--target", "packet_bench"] if "--build" in command else []
         subprocess.run([*command, *targets], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
-    return REPOSITORY / "build/bench/host_agent/bench/packet_bench"
+    return REPOSITORY / "build/bench/lab/wiresum_lab/benchmarks/packets/packet_bench"
 
 
 def main(arguments: Sequence[str]) -> int:
