@@ -189,8 +189,8 @@ TEST(ExactChunks, ThereIsNoWideChunkOfNarrowLanesOrAFixedScale) {
 
 TEST(ExactChunks, OfAnExactCollectiveAllChunksAreSummedExactlyFromTheStart) {
   Pair pair;
-  Floats first({1e4F, 1e-6F, kInf, 0.0F, 0.0F, 0.0F, 0.0F, 0.0F, 1.0F});
-  Floats second({1e4F, 1e-30F, 1.0F, -0.0F, 0.0F, 0.0F, 0.0F, 0.0F, 2.0F});
+  Floats first({1e4F, 1e-6F, kInf, 0.0F, 0.0F, 0.0F, -0.0F, 0.0F, 1.0F});
+  Floats second({1e4F, 1e-30F, 1.0F, -0.0F, 0.0F, 0.0F, -0.0F, 0.0F, 2.0F});
   first.work.exact = second.work.exact = true;
   pair.submit({&first.work, &second.work});
   using enum wire::Kind;
@@ -302,6 +302,26 @@ TEST(ExactChunks, APlaneThatCannotComeNextIsRejected) {
   EXPECT_EQ(rig.worker().stats().rejected, 3u);
   rig.run();
   expect_same(job.values, {1.0F, kInf, 1.0F, 1.0F});
+}
+
+TEST(ExactChunks, ACodeThatTheNextChunkCannotHaveIsRejected) {
+  Rig rig(small_config(1));
+  Floats job({1.0F, 1.0F, 1.0F, 1.0F, 2.0F});
+  job.work.exact = true;
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  rig.echo(rig.poll().at(0));
+  const Sent plane = rig.poll().at(0);
+  ASSERT_EQ(plane.header.kind, wire::Kind::kData);
+  rig.answer(plane, {1, 1, 1, 1}, 12);  // fp32 of two workers has planes 0..10, so codes 1..11
+  EXPECT_EQ(rig.worker().stats().rejected, 1u);
+  rig.echo(plane);
+  const Sent last = rig.poll().at(0);
+  EXPECT_EQ(last.header.chunk, 1u);
+  EXPECT_EQ(last.header.kind, wire::Kind::kData) << "no META round comes first";
+  rig.answer(last, {1, 0, 0, 0}, 1);  // there is no further chunk
+  EXPECT_EQ(rig.worker().stats().rejected, 2u);
+  rig.run();
+  expect_same(job.values, {1.0F, 1.0F, 1.0F, 1.0F, 2.0F});
 }
 
 TEST(ExactChunks, AQuestionBringsTheSamePlaneAgain) {
