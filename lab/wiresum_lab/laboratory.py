@@ -368,3 +368,8 @@ def certified_earlier(by: datetime.timedelta) -> Iterator[None]:
 
     with mock.patch.object(authority_module, "datetime", Earlier):
         yield
+
+
+def lasting(seconds: float) -> contextlib.AbstractContextManager[None]:
+    """What an authority issues inside for `CERTIFIED_DAYS` expires so soon."""
+    return certified_earlier(datetime.timedelta(days=CERTIFIED_DAYS, seconds=-seconds))

@@ -1,8 +1,10 @@
-"""For tests of a switch: workers made of plain sockets, which send what a test tells them to."""
+"""For tests of a switch: workers made of plain sockets, which send what a test tells them to; and packets of workers
+that misbehave."""
 
 from __future__ import annotations
 
 import itertools
+import random
 import select
 import socket
 import struct
@@ -36,6 +38,60 @@ class Packet(Header):
         count = (len(datagram) - HEADER_BYTES) // 4
         words = struct.unpack_from(f"!{count}I", datagram, HEADER_BYTES)
         return cls(**vars(header), words=words)
+
+
+CIRCLE = 1 << 32
+"""The number of rounds, and of values of a word."""
+
+
+class Misdeeds:
+    """Packets that the workers of a job may send if they keep to no rule: of any kind, at any round; and whole rounds,
+    so that cells hold sums. The caller puts the job's number and key into them."""
+
+    def __init__(self, chance: random.Random, *, cells: int, workers: int, lanes: int) -> None:
+        self._chance, self._cells, self._workers, self._lanes = chance, cells, workers, lanes
+        self._reached = [first_round(cell) for cell in range(cells)]
+        """A round that each cell may have reached."""
+        self.tried: set[tuple[int, int]] = set()
+        """Cell and round of each sum that a cell may hold."""
+
+    def next(self) -> list[Packet]:
+        cell = self._chance.randrange(self._cells)
+        if self._chance.random() < 0.6:
+            kind = self._chance.choice((DATA, DATA, EMPTY, META, QUESTION))
+            return [self._packet(self._chance.randrange(self._workers), kind, cell, self._any_round(cell))]
+        kind = self._chance.choice((DATA, DATA, EMPTY, META))
+        reached = self._reached[cell]
+        self._reached[cell] = (reached + 2) % CIRCLE
+        everybody = self._chance.sample(range(self._workers), self._workers)
+        return [self._packet(worker, kind, cell, reached) for worker in everybody]
+
+    def _any_round(self, cell: int) -> int:
+        reached = self._reached[cell]
+        base = self._chance.choice((0, reached, reached, reached + CIRCLE // 2, self._chance.randrange(CIRCLE)))
+        number = base + self._chance.choice((-4, -2, 0, 2, 4))
+        if self._chance.random() < 0.9:
+            number += (number ^ cell) & 1  # of the cell's parity
+        return number % CIRCLE
+
+    def _packet(self, worker: int, kind: int, cell: int, number: int) -> Packet:
+        self.tried.add((cell, number))
+        return Packet(
+            kind=kind,
+            flags=self._chance.randrange(256),
+            worker=worker,
+            exponent=self._chance.randrange(256),
+            cell=cell,
+            round=number,
+            tensor=self._chance.choice((1, 1, self._chance.randrange(CIRCLE))),
+            chunk=self._chance.randrange(CIRCLE),
+            words=tuple(self._chance.randrange(CIRCLE) for _ in range(self._lanes)) if kind == DATA else (),
+        )
+
+
+def first_round(cell: int) -> int:
+    """The first round for which a job uses a cell."""
+    return 1 if cell % 2 else 2
 
 
 @dataclass
