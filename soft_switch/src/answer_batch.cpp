@@ -21,7 +21,7 @@ AnswerBatch::AnswerBatch(transport::Transport& transport, Resolve resolve)
     : transport_(transport), resolve_(std::move(resolve)) {}
 
 void AnswerBatch::add(const dataplane::Decision& decision, std::uint8_t port, bool marked) noexcept {
-  const std::uint8_t receiver = decision.verdict == dataplane::Verdict::kMulticast ? kEveryone
+  const std::uint8_t receiver = decision.verdict == dataplane::Verdict::kMulticast ? wire::kEveryone
                                 : decision.verdict == dataplane::Verdict::kRaise   ? wire::kParent
                                                                                    : decision.worker;
   const Route route{.job = decision.job, .port = port, .receiver = receiver, .marked = marked};

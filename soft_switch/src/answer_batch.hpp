@@ -17,12 +17,10 @@ namespace wiresum::soft_switch {
 
 class AnswerBatch {
  public:
-  /// All workers of the job.
-  static constexpr std::uint8_t kEveryone = wire::kParent - 1;
   struct Route {
     std::uint16_t job = 0;
     std::uint8_t port = 0;      // the transport's number of it
-    std::uint8_t receiver = 0;  // a worker's index, kEveryone or wire::kParent
+    std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
     bool marked = false;
 
     friend bool operator==(const Route&, const Route&) = default;

@@ -173,15 +173,16 @@ std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_
   };
   if (route.receiver == wire::kParent) {
     add(job.uplink.parent);
+  } else if (route.receiver == wire::kEveryone && job.results_group.port != 0) {
+    add(job.results_group);
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
       const wire::Endpoint base = job.endpoints[worker];
-      const bool wanted =
-          route.receiver == AnswerBatch::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
+      const bool wanted = route.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
     // Some may have no copy: nobody has said where they are.
-    unaddressed_ += count * ((route.receiver == AnswerBatch::kEveryone ? job.workers : std::size_t{1}) - known);
+    unaddressed_ += count * ((route.receiver == wire::kEveryone ? job.workers : std::size_t{1}) - known);
   }
   return known;
 }

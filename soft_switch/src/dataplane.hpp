@@ -46,6 +46,9 @@ struct JobEntry {
   std::uint32_t slots = 0;  // a power of two
   /// Address and base port of each worker; thread t of the worker sends from port + t, and listens there.
   std::array<wire::Endpoint, wire::kSwitchWorkersMax> endpoints{};
+  /// A multicast group, and base port, that all workers hear: a completed cell's RESULT is sent once, and the network
+  /// copies it. Port 0: each worker is sent a copy of its own.
+  wire::Endpoint results_group{};
   Uplink uplink{};
 };
 

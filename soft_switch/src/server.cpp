@@ -66,6 +66,10 @@ SwitchServer::SwitchServer(const ServerConfig& config)
   std::vector<transport::UdpSocket> sockets =
       transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
   local_ = {config.local.address, sockets.front().local().port};
+  if (config.transport.kind == transport::TransportKind::kUdp &&
+      local_.address != 0) {  // else the routes say which interface leads to a group
+    for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
+  }
   std::vector<transport::DataPath> paths =
       transport::open_for_threads(config.transport, place, std::move(sockets), count);
   for (unsigned thread = 0; thread < count; ++thread) {

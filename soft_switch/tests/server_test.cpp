@@ -96,6 +96,36 @@ TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
   EXPECT_EQ(packets(server.counters(1), Reason::kResent), static_cast<std::uint64_t>(kDuplicates));
 }
 
+TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone) {
+  constexpr int kSilenceMs = 100;
+  SwitchServer server(small_config());
+  Job job(1, 3, 2, 0, 8);
+  // 239.192.1.6, and a port that no other switch of this machine has: its group would be heard here too.
+  job.entry.results_group = {.address = 0xEFC00106, .port = server.local().port};
+  std::vector<transport::UdpSocket> hearers;
+  for (std::uint16_t thread = 0; thread < 2; ++thread) {
+    const auto port = static_cast<std::uint16_t>(job.entry.results_group.port + thread);
+    hearers.push_back(transport::UdpSocket::in_group({job.entry.results_group.address, port}, UdpWorker::kLoopback));
+  }
+  server.admit(job.entry);
+  const std::uint32_t slot = 5;  // of thread 1
+  for (std::size_t worker = 0; worker < 3; ++worker) {
+    job.send(server, job.header(Kind::kData, worker, 1, slot), Words(kLanes, 2));
+  }
+  const std::optional<Received> result = UdpWorker::receive_from(hearers[1], kPatienceMs);
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->words, Words(kLanes, 6));
+  EXPECT_EQ(result->source.port, server.local().port + 1);
+  job.send(server, job.header(Kind::kData, 2, 1, slot), Words(kLanes, 2));
+  const std::optional<Received> again = job.members[2].receive(kPatienceMs, 1);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->words, Words(kLanes, 6));
+  EXPECT_FALSE(job.members[0].receive(kSilenceMs, 1).has_value());
+  EXPECT_FALSE(UdpWorker::receive_from(hearers[0], 0).has_value());
+  EXPECT_FALSE(UdpWorker::receive_from(hearers[1], 0).has_value());
+  EXPECT_EQ(server.stats().datagrams_sent, 2U);
+}
+
 // Each thread has seen one of two collectives.
 TEST(SwitchServer, TheLatestCollectiveIsTheLatestOfAllThreads) {
   constexpr std::uint32_t kEarlier = 0x7FFF0007;

@@ -254,6 +254,7 @@ def test_an_invalid_control_endpoint_is_a_usage_error(control: str) -> None:
     ("arguments", "says"),
     [
         (["--device", "eth1"], "--device is for --transport xdp and dpdk"),
+        (["--transport", "xdp", "--multicast", "239.192.0.0"], "--multicast needs the kernel's sockets"),
         (["--transport", "dpdk", "--bind", "10.0.0.1"], "--device"),
         (["--transport", "dpdk", "--device", "--no-pci"], "--bind"),
         (["--transport", "rdma"], "rdma"),

@@ -148,6 +148,20 @@ def test_a_port_in_use_is_an_os_error_that_names_the_address(harness: DataplaneH
         SoftwareSwitch(port=device.endpoint.port)
 
 
+@pytest.mark.parametrize(
+    ("multicast", "bind", "complaint"),
+    [
+        ("239.192", "127.0.0.1", "is no multicast group"),
+        ("10.0.0.1", "127.0.0.1", "cannot be the first of 1024 multicast groups"),
+        ("239.255.255.255", "127.0.0.1", "cannot be the first of 1024 multicast groups"),
+        ("239.192.0.0", "0.0.0.0", "the address of one interface"),
+    ],
+)
+def test_an_impossible_multicast_group_is_a_value_error(multicast: str, bind: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SoftwareSwitch(port=0, bind=bind, multicast=multicast)
+
+
 def test_invalid_sizes_are_a_value_error() -> None:
     with pytest.raises(ValueError, match="slots"):
         SoftwareSwitch(port=0, slots=0)

@@ -56,6 +56,20 @@ def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
     )
 
 
+def test_only_a_software_switch_can_have_multicast_groups(tmp_path: Path) -> None:
+    (only,) = _load(tmp_path, LEAST + 'multicast = "239.192.4.0"\n').switches
+    assert only.multicast == "239.192.4.0"
+    for wrong, complaint in {
+        "10.0.0.9": "10.0.0.9 cannot be the first of 1024 multicast groups",
+        "239.255.255.255": "239.255.255.255 cannot be the first of 1024 multicast groups",
+        "everyone": "'everyone' is no multicast group",
+    }.items():
+        with pytest.raises(config.ConfigError, match=f"x\\.toml: switch only: multicast {complaint}"):
+            _load(tmp_path, LEAST + f'multicast = "{wrong}"\n')
+    with pytest.raises(config.ConfigError, match="nothing here is called multicast"):
+        _load(tmp_path, config.EXAMPLE.replace("device = 0", 'multicast = "239.192.0.0"', 1))
+
+
 def test_limits_are_given_in_seconds(tmp_path: Path) -> None:
     text = "[jobs]\nheartbeat_lost_s = 90\nidle_s = 7.5\nreattach_s = 3600\n" + LEAST
     expected = Limits(heartbeat_lost_ms=90_000, idle_ms_max=7500, reattach_with_state_ms=3_600_000)

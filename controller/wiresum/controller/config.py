@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wiresum.controller import nodes, topology
-from wiresum.controller.driver import KINDS
+from wiresum.controller.driver import KINDS, check_groups
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.switches import DEVICE_CONFIGS, Host, SwitchConfig
 from wiresum.controller.topology import TopologyError
@@ -101,7 +101,8 @@ slots = 4096                   # (this unless given)
 """Besides, a Tofino has `program`, the compiler's folder; `p4info`, its P4Info; `device_config = "pi"`, if its server
 is not Stratum; and `cables = [[60, 188]]`, if its pipes are to sum together (nodes.py). A software switch
 may have hosts, with name and address, and then serves only these. In a tree it must have hosts, and next to a switch of
-another kind it needs the `mac` of its machine."""
+another kind it needs the `mac` of its machine. `multicast = "239.192.0.0"` is the group to which it sends RESULTs for
+all workers of job 0 once; job j's is j addresses further."""
 
 NAME_CHARACTERS_MAX = 64
 METRICS_PORT = 9487
@@ -320,6 +321,7 @@ class _File:
                     lanes=table.take("lanes", _whole(1, LANES_MAX), 360),
                     slots=table.take("slots", _whole(1, SWITCH_SLOTS_MAX), 4096),
                     mac=table.take("mac", _mac, ""),
+                    multicast=table.take("multicast", _groups, ""),
                 )
             case "tofino":
                 switch = replace(
@@ -465,6 +467,10 @@ def _address(value: object) -> str:
     if address.is_unspecified or address.is_multicast or address.is_reserved:
         raise ValueError(f"must be the address of one machine, not {address}")
     return str(address)
+
+
+def _groups(value: object) -> str:
+    return str(check_groups(_text(value)))
 
 
 def _mac(value: object) -> str:

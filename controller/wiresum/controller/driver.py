@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape
-from wiresum.join.constants import THREADS_MAX, Reason
+from wiresum.join.constants import JOB_NUMBERS, THREADS_MAX, Reason
 
 KINDS = ("software", "bmv2", "tofino")
 """Of switch, by what runs the data plane."""
@@ -21,6 +22,17 @@ class Endpoint(NamedTuple):
 
     address: str
     port: int
+
+
+def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address:
+    """The first of a run of multicast groups, one for each job number. Raises `ValueError` if one is no group."""
+    try:
+        address = ipaddress.IPv4Address(first)
+    except ipaddress.AddressValueError:
+        raise ValueError(f"{first!r} is no multicast group: it must be an IPv4 address like 239.192.0.0") from None
+    if not address.is_multicast or not (address + (groups - 1)).is_multicast:
+        raise ValueError(f"{first} cannot be the first of {groups} multicast groups: take one like 239.192.0.0")
+    return address
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,10 @@ class SwitchDriver(Protocol):
     def reaches(self, address: str) -> bool:
         """Can a worker with this IPv4 address send its packets to this switch?"""
         return True
+
+    def results_group(self, job: int) -> Endpoint | None:
+        """Multicast group and base port of this job number's RESULTs. None: each worker is sent a copy."""
+        return None
 
     def versions(self) -> Versions:
         """From any thread, and without blocking."""

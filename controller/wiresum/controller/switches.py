@@ -46,6 +46,8 @@ class SwitchConfig:
     lanes: int = 0
     """Software. 0: what the program was compiled for; so too `slots`."""
     slots: int = 0
+    multicast: str = ""
+    """Software: the IPv4 group of job 0; job j's is j addresses further. Empty: each worker is sent a copy."""
     tls: Path | None = None
     """Of P4Runtime: a folder as in `config.SecurityConfig`. None: plaintext."""
     insecure: bool = False

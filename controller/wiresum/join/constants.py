@@ -86,7 +86,7 @@ JOB_WORKERS_MAX = 4096
 AGGREGATORS_MAX = 8
 """Switches that a job may use side by side, each with a join service of its own; more would have threads wait."""
 JOB_NUMBERS = 1024
-"""Job numbers of a software switch, from 0 on."""
+"""Job numbers of a software switch, from 0 on, and so multicast groups that it may send to."""
 LEASE_SLOTS_MAX = 32768
 """Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells."""
 SOCKET_BUFFER_BYTES = 8_388_608
@@ -94,6 +94,8 @@ SOCKET_BUFFER_BYTES = 8_388_608
 SWITCH_SLOTS_MAX = 1_048_576
 """Slots of a switch, for all its jobs."""
 
+EVERYONE = 0xFE
+"""All workers of the job at once, at a multicast address; a software switch can."""
 PARENT = 0xFF
 """The switch above."""
 

@@ -116,7 +116,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "rank", "members_secret", "roles", "sharing")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret", "roles", "sharing")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class JoinReply(_message.Message):
     HEARTBEAT_LOST_MS_FIELD_NUMBER: _ClassVar[int]
     REATTACH_MS_FIELD_NUMBER: _ClassVar[int]
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_GROUP_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_SECRET_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
@@ -147,11 +148,12 @@ class JoinReply(_message.Message):
     heartbeat_lost_ms: int
     reattach_ms: int
     switch_name: str
+    results_group: Endpoint
     rank: int
     members_secret: bytes
     roles: bytes
     sharing: Sharing
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ..., sharing: _Optional[_Union[Sharing, _Mapping]] = ...) -> None: ...
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ..., sharing: _Optional[_Union[Sharing, _Mapping]] = ...) -> None: ...
 
 class Sharing(_message.Message):
     __slots__ = ("ranks", "number", "secret")

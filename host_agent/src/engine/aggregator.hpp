@@ -16,6 +16,9 @@ struct AggregatorConfig {
   unsigned threads = 1;           // divides worker.slots
   std::uint32_t own_address = 0;  // the worker's, as the switch knows it; UDP sockets are bound to theirs already
   wire::Endpoint switch_endpoint;
+  /// The multicast group that RESULTs for all come to, and its base port. Port 0: they come to the threads' own
+  /// sockets.
+  wire::Endpoint results_group;
 };
 
 }  // namespace wiresum::engine

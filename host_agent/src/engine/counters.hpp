@@ -11,6 +11,7 @@ namespace wiresum::engine {
 
 /// Of one shard, or summed over several.
 struct TrafficStats : worker::WorkerStats {
+  std::uint64_t by_group = 0;  // datagrams that came by the multicast group that RESULTs are sent to
   std::uint64_t send_calls = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_failures = 0;
@@ -25,12 +26,13 @@ struct Counter {
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 20> kCounters{{
+inline constexpr std::array<Counter, 21> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
     {"results", &TrafficStats::results},
     {"results_marked", &TrafficStats::results_marked},
+    {"by_group", &TrafficStats::by_group},
     {"retransmissions", &TrafficStats::retransmissions},
     {"questions", &TrafficStats::questions},
     {"duplicates", &TrafficStats::duplicates},

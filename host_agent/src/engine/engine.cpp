@@ -21,6 +21,9 @@ namespace {
 using worker::Status;
 using worker::TimeNs;
 
+constexpr const char* kGroupOverDevice =
+    "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast sends to "
+    "each worker";
 /// A caller that waits drives a collective of so many chunks at most itself. For more, a thread's waking is no cost
 /// that anybody sees.
 constexpr std::uint64_t kCallerDrivesChunks = 64;
@@ -53,6 +56,9 @@ EngineConfig checked(EngineConfig config, const std::vector<std::vector<transpor
     if (over_a_device && aggregators.size() != 1) {
       throw std::invalid_argument("a transport over a device serves one aggregator");
     }
+    if (over_a_device && aggregator.results_group.port != 0) {
+      throw std::invalid_argument(kGroupOverDevice);
+    }
     if (aggregator.worker.lanes != aggregators.front().worker.lanes) {
       throw std::invalid_argument("the packets of all aggregators must have the same number of lanes");
     }
@@ -82,12 +88,13 @@ bool is_small(const schedule::Request& request, const EngineConfig& config) {
 }
 
 /// What moves takes a lease like the one before. Throws std::invalid_argument.
-void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::size_t roles) {
+void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::size_t roles, bool over_a_device) {
   if (to.threads != from.threads || to.worker.slots != from.worker.slots || to.worker.lanes != from.worker.lanes ||
       to.worker.workers != from.worker.workers) {
     throw std::invalid_argument("a job moves to a lease of as many slots, threads, lanes and workers");
   }
   if (roles != from.worker.slots) throw std::invalid_argument("a move has a role for each slot");
+  if (over_a_device && to.results_group.port != 0) throw std::invalid_argument(kGroupOverDevice);
 }
 
 }  // namespace
@@ -249,7 +256,9 @@ std::vector<std::uint32_t> Engine::Parts::halt(std::size_t aggregator) {
 
 void Engine::Parts::move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles) {
   const std::vector<EngineThread*> mine = threads_of(aggregator);
-  check_move(config.aggregators[aggregator], to, roles.size());
+  const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
+  check_move(config.aggregators[aggregator], to, roles.size(), over_a_device);
+  std::vector<transport::UdpSocket> groups = open_groups(to);
   const std::lock_guard one_at_a_time(moving_mutex);
   for (unsigned i = 0; i < mine.size(); ++i) {
     Destination destination{.lease = {.job = to.worker.job, .key = to.worker.key, .worker = to.worker.worker},
@@ -258,7 +267,8 @@ void Engine::Parts::move(std::size_t aggregator, const AggregatorConfig& to, std
                             .switch_endpoint = thread_port(to.switch_endpoint, i),
                             .peers = peers_of(config.transport, to, i)};
     const auto share = roles.subspan(i * roles.size() / mine.size(), roles.size() / mine.size());
-    mine[i]->post_move(std::move(destination), {share.begin(), share.end()});
+    mine[i]->post_move(std::move(destination), {share.begin(), share.end()},
+                       groups.empty() ? std::nullopt : std::optional(std::move(groups[i])));
   }
   for (EngineThread* const thread : mine) thread->await_moved();
 }

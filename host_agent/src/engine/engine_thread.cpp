@@ -68,9 +68,10 @@ void EngineThread::post_halt() {
   shard_.post_halt();
 }
 
-void EngineThread::post_move(Destination destination, std::vector<std::uint8_t> roles) {
+void EngineThread::post_move(Destination destination, std::vector<std::uint8_t> roles,
+                             std::optional<transport::UdpSocket> group) {
   forget_answer();
-  shard_.post_move(std::move(destination), std::move(roles));
+  shard_.post_move(std::move(destination), std::move(roles), std::move(group));
 }
 
 void EngineThread::await_moved() {

@@ -67,7 +67,7 @@ class EngineThread {
 
   // Orders of a move; each is answered before the next.
   void post_halt();
-  void post_move(Destination destination, std::vector<std::uint8_t> roles);
+  void post_move(Destination destination, std::vector<std::uint8_t> roles, std::optional<transport::UdpSocket> group);
   /// Throws std::runtime_error if there is no answer in time.
   [[nodiscard]] std::vector<std::uint32_t> await_positions() { return await(positions_, "halted"); }
   void await_moved();

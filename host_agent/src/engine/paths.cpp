@@ -16,6 +16,16 @@ wire::Endpoint thread_port(wire::Endpoint base, unsigned index) {
   return {.address = base.address, .port = static_cast<std::uint16_t>(base.port + index)};
 }
 
+std::vector<transport::UdpSocket> open_groups(const AggregatorConfig& aggregator) {
+  std::vector<transport::UdpSocket> sockets;
+  for (unsigned thread = 0; aggregator.results_group.port != 0 && thread < aggregator.threads; ++thread) {
+    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
+    sockets.push_back(transport::UdpSocket::in_group(group, aggregator.own_address));
+    sockets.back().connect(thread_port(aggregator.switch_endpoint, thread));
+  }
+  return sockets;
+}
+
 std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const AggregatorConfig& aggregator,
                                             std::vector<transport::UdpSocket> sockets) {
   transport::PathConfig place{
@@ -23,11 +33,15 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
   sockets.erase(sockets.begin() + aggregator.threads, sockets.end());
   for (unsigned thread = 0; thread < aggregator.threads; ++thread) {
     const wire::Endpoint peer = thread_port(aggregator.switch_endpoint, thread);
-    if (spec.kind == transport::TransportKind::kUdp) {
-      sockets[thread].connect(peer);
-    } else {
+    if (spec.kind != transport::TransportKind::kUdp) {
       place.peers.push_back(peer);
+      continue;
     }
+    sockets[thread].connect(peer);
+    if (aggregator.results_group.port == 0) continue;
+    const wire::Endpoint group = thread_port(aggregator.results_group, thread);
+    sockets.push_back(transport::UdpSocket::in_group(group, sockets[thread].local().address));
+    sockets.back().connect(peer);
   }
   return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
 }
@@ -73,9 +87,12 @@ void redirect(leaf::Transports& shared, const transport::Spec& spec, const Aggre
                                .key = aggregator.worker.key,
                                .host = aggregator.host,
                                .parent = aggregator.switch_endpoint};
+  if (shared.empty()) return;
+  std::vector<transport::UdpSocket> groups = open_groups(aggregator);
   for (unsigned thread = 0; thread < shared.size(); ++thread) {
     transport::Transport& each = *shared[thread];
-    if (!each.serve(lease) || !each.hear(peers_of(spec, aggregator, thread))) {
+    transport::UdpSocket* const group = groups.empty() ? nullptr : &groups[thread];
+    if (!each.serve(lease) || !each.hear(peers_of(spec, aggregator, thread), group)) {
       throw std::runtime_error("the ranks of this host cannot go on at the job's lease");
     }
   }

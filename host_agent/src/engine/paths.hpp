@@ -13,8 +13,11 @@ namespace wiresum::engine {
 
 [[nodiscard]] wire::Endpoint thread_port(wire::Endpoint base, unsigned index);
 
-/// For each thread, over its own socket, which hears the switch alone. Throws what transport::open_for_threads()
-/// throws.
+/// Sockets in the multicast group that RESULTs come to, for each thread; none if there is no group.
+[[nodiscard]] std::vector<transport::UdpSocket> open_groups(const AggregatorConfig& aggregator);
+
+/// For each thread, over its own socket, which all packets leave by, and one in the group if there is one. They hear
+/// the switch alone. Throws what transport::open_for_threads() throws.
 [[nodiscard]] std::vector<transport::DataPath> open_paths(const transport::Spec& spec,
                                                           const AggregatorConfig& aggregator,
                                                           std::vector<transport::UdpSocket> sockets);

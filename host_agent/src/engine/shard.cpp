@@ -67,11 +67,20 @@ void Shard::post_failure(Status status) noexcept {
 }
 
 void Shard::post_halt() {
-  post_order({.is_halt = true, .positions = std::vector<std::uint32_t>(slots_), .destination = {}, .roles = {}});
+  post_order({.is_halt = true,
+              .positions = std::vector<std::uint32_t>(slots_),
+              .destination = {},
+              .roles = {},
+              .group = std::nullopt});
 }
 
-void Shard::post_move(Destination destination, std::vector<std::uint8_t> roles) {
-  post_order({.is_halt = false, .positions = {}, .destination = std::move(destination), .roles = std::move(roles)});
+void Shard::post_move(Destination destination, std::vector<std::uint8_t> roles,
+                      std::optional<transport::UdpSocket> group) {
+  post_order({.is_halt = false,
+              .positions = {},
+              .destination = std::move(destination),
+              .roles = std::move(roles),
+              .group = std::move(group)});
 }
 
 void Shard::post_order(Order order) {
@@ -133,7 +142,8 @@ const char* Shard::move(Order& order) {
           {.job = lease.job, .key = lease.key, .host = order.destination.host, .parent = order.destination.parent})) {
     return "its host's leaf cannot serve the other lease";
   }
-  if (!transport_.hear(order.destination.peers)) return "its transport cannot hear the other switch";
+  transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;
+  if (!transport_.hear(order.destination.peers, group)) return "its transport cannot hear the other switch";
   switch_endpoint_ = order.destination.switch_endpoint;
   // What the lost switch's host said of it is over.
   static_cast<void>(transport_.take_error());
@@ -175,6 +185,7 @@ bool Shard::receive() noexcept {
     const TimeNs now = clock_.now();
     moderator_.on_datagrams(now, count, transport_.stats().messages_received);
     for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
+      by_group_ += datagram.port == kGroupPort ? 1 : 0;
       machine_.handle_datagram(now, datagram.bytes, datagram.marked);
     }
   }
@@ -227,6 +238,7 @@ void Shard::publish_stats() {
   const int error = transport_.take_error();
   const std::lock_guard lock(stats_mutex_);
   static_cast<worker::WorkerStats&>(stats_) = machine_.stats();
+  stats_.by_group = by_group_;
   stats_.send_calls = datagrams.send_calls;
   stats_.receive_calls = datagrams.receive_calls;
   stats_.send_failures = datagrams.send_failures;

@@ -23,6 +23,7 @@
 #include "schedule/reserved_queue.hpp"
 #include "transport/moderation.hpp"
 #include "transport/transport.hpp"
+#include "transport/udp/socket.hpp"
 #include "worker/worker.hpp"
 
 namespace wiresum::engine {
@@ -79,7 +80,8 @@ class Shard {
   /// The next steps: Worker::halt() or Worker::move() with `roles`, and then the hook. Of several orders that have not
   /// been taken, the last one counts.
   void post_halt();
-  void post_move(Destination destination, std::vector<std::uint8_t> roles);
+  void post_move(Destination destination, std::vector<std::uint8_t> roles,
+                 std::optional<transport::UdpSocket> group = std::nullopt);
   [[nodiscard]] bool has_mail() const noexcept { return has_mail_.load(); }
   /// As of the last publish_stats().
   [[nodiscard]] TrafficStats stats() const;
@@ -101,6 +103,8 @@ class Shard {
  private:
   static constexpr std::size_t kReceiveBurst = 256;
   static constexpr std::size_t kSendBurstMax = 64;
+  /// Of the transport's ports: the first is the thread's own, and the only other the group's.
+  static constexpr std::uint8_t kGroupPort = 1;
 
   /// With all the memory that it takes to carry it out.
   struct Order {
@@ -108,6 +112,7 @@ class Shard {
     std::vector<std::uint32_t> positions;
     Destination destination;
     std::vector<std::uint8_t> roles;
+    std::optional<transport::UdpSocket> group;
   };
   void post_order(Order order);
   void carry_out(Order order);
@@ -128,6 +133,7 @@ class Shard {
   schedule::ReservedQueue<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
   TimeNs backlog_deadline_ = worker::kNever;             // not later than the first of those; none: kNever
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
+  std::uint64_t by_group_ = 0;
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;

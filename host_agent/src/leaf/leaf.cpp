@@ -204,7 +204,9 @@ void Leaf::send(std::size_t count, std::span<const wire::Endpoint> to, std::uint
   own_->send(count, to, port, marked);
 }
 
-bool Leaf::hear(std::span<const wire::Endpoint> peers) noexcept { return uplink_ == nullptr || uplink_->hear(peers); }
+bool Leaf::hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept {
+  return uplink_ != nullptr ? uplink_->hear(peers, group) : group == nullptr;
+}
 
 std::int64_t Leaf::untended_ns_max() const noexcept {
   return uplink_ != nullptr ? std::min(uplink_->untended_ns_max(), transport::kDeviceUntendedNsMax)

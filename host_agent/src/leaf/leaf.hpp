@@ -64,7 +64,7 @@ class Leaf final : public transport::Transport {
   [[nodiscard]] std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   [[nodiscard]] std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
-  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers) noexcept override;
+  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override;
   [[nodiscard]] bool serve(const transport::JobAt& lease) noexcept override;
   /// The other ranks' packets wait for so long, until this rank wants the same sum, or somebody else looks.
   [[nodiscard]] std::int64_t untended_ns_max() const noexcept override;

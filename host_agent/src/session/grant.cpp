@@ -33,6 +33,8 @@ engine::AggregatorConfig aggregator_of(const Line& line) {
   const bool has_switch = place_of(line).ranks.size() != config.worker.workers;
   if (!has_switch) config.worker.window_min = config.worker.window_initial = config.worker.slots;
   read(line, "switch_port", config.switch_endpoint.port, has_switch ? 1 : 0, UINT16_MAX);
+  config.results_group.address = transport::parse_ipv4(line.text("group_address"));
+  read(line, "group_port", config.results_group.port, 0, UINT16_MAX);
   return config;
 }
 

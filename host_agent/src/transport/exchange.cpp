@@ -111,7 +111,9 @@ class ThreadTransport final : public Transport {
     return exchange_->queues.size() == 1 ? own_.untended_ns_max() : 0;
   }
   /// Peers of all threads' ports: whichever thread's queue a packet comes by decides whether it is taken.
-  bool hear(std::span<const wire::Endpoint> peers) noexcept override { return own_.hear(peers); }
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
+    return own_.hear(peers, group);
+  }
 
   const TransportStats& stats() const noexcept override {
     stats_ = own_.stats();

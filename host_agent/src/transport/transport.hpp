@@ -46,6 +46,8 @@ inline std::size_t whole_trains(std::size_t packets_max, std::size_t train_packe
   return train_packets < packets_max ? packets_max - packets_max % train_packets : packets_max;
 }
 
+class UdpSocket;
+
 /// A job's lease, as a transport must know it that sums for others (leaf/).
 struct JobAt {
   std::uint16_t job = 0;
@@ -85,9 +87,12 @@ class Transport {
   /// All leave able to be marked (ECN), or, with `marked`, marked already, as what they answer was.
   virtual void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept = 0;
 
-  /// From now on only these peers are heard, by port. False if that cannot be: it is not a worker's transport, or
-  /// take_error() says why.
-  [[nodiscard]] virtual bool hear(std::span<const wire::Endpoint> /*peers*/) noexcept { return false; }
+  /// From now on only these peers are heard, by port. `group`, unless it is null, is taken over: a socket in the
+  /// multicast group that they send to as well, in place of any such socket before. False if that cannot be: it is not
+  /// a worker's transport, or take_error() says why.
+  [[nodiscard]] virtual bool hear(std::span<const wire::Endpoint> /*peers*/, UdpSocket* /*group*/) noexcept {
+    return false;
+  }
 
   /// From now on the job is at this lease. False if that cannot be; then nothing has changed.
   [[nodiscard]] virtual bool serve(const JobAt& /*lease*/) noexcept { return true; }

@@ -80,7 +80,7 @@ inline constexpr std::size_t kBelowRootWorkersMax = 31;
 inline constexpr std::size_t kJobWorkersMax = 4096;
 /// Switches that a job may use side by side, each with a join service of its own; more would have threads wait.
 inline constexpr std::size_t kAggregatorsMax = 8;
-/// Job numbers of a software switch, from 0 on.
+/// Job numbers of a software switch, from 0 on, and so multicast groups that it may send to.
 inline constexpr std::size_t kJobNumbers = 1024;
 /// Slots of a lease: a packet names its cell with 16 bits, and a slot has two cells.
 inline constexpr std::size_t kLeaseSlotsMax = 32768;
@@ -89,6 +89,8 @@ inline constexpr std::size_t kSocketBufferBytes = 8388608;
 /// Slots of a switch, for all its jobs.
 inline constexpr std::size_t kSwitchSlotsMax = 1048576;
 
+/// All workers of the job at once, at a multicast address; a software switch can.
+inline constexpr std::uint8_t kEveryone = 0xFE;
 /// The switch above.
 inline constexpr std::uint8_t kParent = 0xFF;
 

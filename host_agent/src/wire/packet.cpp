@@ -31,7 +31,7 @@ static_assert(std::has_single_bit(kThreadsMax) && kSwitchPort % kThreadsMax == 0
 static_assert(kControlPort + 1 == kSwitchPort);
 static_assert(kSwitchWorkersMax == 8 * sizeof(kParentBit) && kBelowRootWorkersMax == kSwitchWorkersMax - 1);
 static_assert(kParentBit == std::uint32_t{1} << kBelowRootWorkersMax);
-static_assert(kParent >= kSwitchWorkersMax);
+static_assert(kEveryone >= kSwitchWorkersMax && kParent >= kSwitchWorkersMax && kEveryone != kParent);
 
 bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind == Kind::kResult; }
 

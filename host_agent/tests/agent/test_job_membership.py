@@ -66,7 +66,7 @@ def membership() -> JobMembership:
         SimpleNamespace(
             switch="a:1",
             address="10.0.0.1",
-            membership=SimpleNamespace(grant=grant(key), diagnose=Diagnosis),
+            membership=SimpleNamespace(grant=grant(key), group_is_silent=False, diagnose=Diagnosis),
         )
         for key in (5, 6)
     )
@@ -135,6 +135,16 @@ def test_why_a_data_path_has_failed_is_said_in_words(
     membership._causes = Causes(membership._aggregators, "job")
     error = membership.explain("explain", state(**told))
     assert type(error) is kind and says in str(error)
+
+
+def test_who_waits_in_vain_is_told_of_a_multicast_group_that_is_silent(membership: JobMembership) -> None:
+    assert membership._aggregators is not None
+    silent = list(membership._aggregators)[1].membership
+    silent.group_is_silent = True  # type: ignore[misc]
+    silent.grant.results_group.address = "239.192.0.0"
+    causes = Causes(membership._aggregators, "job")
+    said = str(causes.of_status("timed-out", 0, [TrafficStats()] * 2, greeted=True))
+    assert said.count("the multicast group 239.192.0.0: does the network carry that from it to this worker") == 1
 
 
 @pytest.mark.parametrize(("greeted", "cause"), [("0", SwitchUnreachableError), ("1", CollectiveTimeoutError)])

@@ -96,12 +96,16 @@ def test_a_refusal_by_grpc_itself_for_too_many_calls_is_asked_again(caplog: pyte
 OURS: Any = SimpleNamespace(endpoint="127.0.0.1:43487")
 
 
-def test_an_address_that_a_service_gives_is_never_looked_up() -> None:
+@pytest.mark.parametrize("field", ["switch_endpoint", "results_group"])
+def test_an_address_that_a_service_gives_is_never_looked_up(field: str) -> None:
     with lookups.noted() as names:
         for address in filter(None, lookups.ODD_ADDRESSES):
-            grant = join.JoinReply(switch_endpoint=join.Endpoint(address=address, port=5000))
+            at = {
+                "switch_endpoint": join.Endpoint(address="10.0.0.1"),
+                field: join.Endpoint(address=address, port=5000),
+            }
             with pytest.raises(JoinError, match="an IP address is needed") as caught:
-                joining.with_address(grant, OURS)
+                joining.with_address(join.JoinReply(**at), OURS)
             assert caught.value.code == "INTERNAL"
             assert len(str(caught.value)) < 1000
     assert names == []

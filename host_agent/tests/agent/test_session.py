@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -139,7 +139,8 @@ def test_only_data_ports_within_the_configured_range_are_used(control: str) -> N
 
 
 def test_a_job_over_several_switches_has_counters_for_each(start_switch: Callable[..., str]) -> None:
-    endpoints = [start_switch(), start_switch(slots=64), start_switch(slots=128)]
+    group = start_switch(slots=128, multicast="239.192.8.0")
+    endpoints = [start_switch(), start_switch(slots=64), group]
     sessions = join_all("+".join(endpoints), 3, threads=1, share=False)
     try:
         before = [session.stats() for session in sessions]
@@ -153,6 +154,7 @@ def test_a_job_over_several_switches_has_counters_for_each(start_switch: Callabl
             assert [part.switch for part in stats.aggregators] == sorted(endpoints)
             parts = zip(stats.aggregators, earlier.aggregators, strict=True)
             assert [now.results - then.results for now, then in parts] == [100, 100, 100]
+            assert [part.switch for part in stats.aggregators if part.by_group] == [group]
             assert stats.results == sum(part.results for part in stats.aggregators)
             assert stats.bytes_sent == sum(part.bytes_sent for part in stats.aggregators)
         sparse = sparse_sums(sessions)
@@ -189,6 +191,34 @@ def test_the_first_sum_detects_chunks_that_went_to_different_switches(
         errors = [one.exception(PATIENCE_S) for one in [pool.submit(join, rank) for rank in range(2)]]
     assert all(isinstance(error, WiresumError) for error in errors)
     assert any("call the aggregators by the same names" in str(error) for error in errors)
+
+
+def test_results_arrive_by_multicast_if_the_switch_uses_it() -> None:
+    elements, rounds = 100_000, 3
+    with ExitStack() as cleanup:
+        switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, multicast="239.192.7.0")
+        server = JoinServer(cleanup.enter_context(closing(switch)))
+        cleanup.callback(server.stop, 1.0)
+        sessions = join_all(f"{HOST}:{server.start(HOST, 0)}", 3, threads=2, share=False)
+        for _ in range(rounds):
+            data = [array.array("i", [rank + 1] * elements) for rank in range(3)]
+            submitted = [s.submit([whole(v)], dtype=Dtype.I32) for s, v in zip(sessions, data, strict=True)]
+            for operation in submitted:
+                operation.wait(PATIENCE_S)
+            assert all(set(values) == {6} for values in data)
+        results = sum(session.stats().results for session in sessions)
+        assert sum(session.stats().by_group for session in sessions) >= results - 3 * switch.stats().packets["resent"]
+        for session in sessions:
+            session.close()
+
+        def sent_once() -> bool:
+            stats = switch.stats()
+            return stats.datagrams_sent == stats.results + stats.packets["resent"]
+
+        wait_until(sent_once, "each result was sent once, but to those that asked for it again")
+        stats = switch.stats()
+        assert stats.results >= rounds * elements / 360
+        assert results == 3 * stats.results, "each worker has had each result"
 
 
 def sparse_sums(sessions: list[Session], **options: object) -> list[array.array[float]]:

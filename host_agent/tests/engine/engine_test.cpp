@@ -502,17 +502,26 @@ TEST(Engine, ManyThreadsMaySubmitAndReadStatisticsAtOnce) {
   EXPECT_GE(job[0].stats().results, 4U * 50U * 3U);
 }
 
-TEST(EngineOverADevice, AllowsOneAggregatorOnly) {
+// Expects that no engine starts: over a device there is only one aggregator, which sends to each worker separately.
+void expect_refused(const std::vector<AggregatorConfig>& aggregators, const std::string& reason) {
   EngineConfig config;
-  config.aggregators.resize(2);
-  for (AggregatorConfig& one : config.aggregators) one.switch_endpoint = {.address = kLoopback, .port = 1};
+  config.aggregators = aggregators;
   config.transport.kind = transport::TransportKind::kXdp;
   try {
     const Engine engine(config, sockets_for(config));
     ADD_FAILURE() << "it started";
   } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find("one aggregator"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
   }
+}
+
+TEST(EngineOverADevice, AllowsOneAggregatorWithoutMulticastOnly) {
+  AggregatorConfig one;
+  one.switch_endpoint = {.address = kLoopback, .port = 1};
+  AggregatorConfig multicast = one;
+  multicast.results_group = {.address = 0xEFC00001, .port = 1};
+  expect_refused({one, one}, "one aggregator");
+  expect_refused({multicast}, "multicast");
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ struct Script {
                        {"own_address", "127.0.0.1"},
                        {"switch_address", "127.0.0.1"},
                        {"switch_port", std::to_string(at->local().port)},
+                       {"group_address", "0.0.0.0"},
+                       {"group_port", "0"},
                        {"host_number", "0"},
                        {"host_ranks", ""},
                        {"host_secret", ""}}};
@@ -257,9 +259,11 @@ TEST(Session, AGrantSaysWithWhomItSharesAndWhatMakesNoSenseIsRefused) {
                  {"threads", "1"},
                  {"own_address", "127.0.0.1"},
                  {"switch_port", "1"},
+                 {"group_port", "0"},
                  {"host_number", "2"},
                  {"host_ranks", "1,4"},
                  {"switch_address", "127.0.0.1"},
+                 {"group_address", "0.0.0.0"},
                  {"host_secret", std::string(62, '0') + "fF"}};
   const leaf::Place place = place_of(line);
   EXPECT_EQ(place.ranks, (std::vector<std::uint16_t>{1, 4}));

@@ -107,7 +107,7 @@ class SimTransport final : public transport::Transport {
     for (const wire::Packet& packet : sent_) device_(packet.data, pool_.copy({packet.data, packet.bytes}), to.front());
   }
 
-  bool hear(std::span<const wire::Endpoint> /*peers*/) noexcept override {
+  bool hear(std::span<const wire::Endpoint> /*peers*/, transport::UdpSocket* /*group*/) noexcept override {
     return true;  // keys tell old packets from new ones
   }
   void wait(std::int64_t /*timeout_ns*/) noexcept override {}

@@ -33,7 +33,9 @@ class Around : public transport::Transport {
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
     inner_->send(count, to, port, marked);
   }
-  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers) noexcept override { return inner_->hear(peers); }
+  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override {
+    return inner_->hear(peers, group);
+  }
   [[nodiscard]] bool serve(const transport::JobAt& lease) noexcept override { return inner_->serve(lease); }
   [[nodiscard]] std::int64_t untended_ns_max() const noexcept override { return inner_->untended_ns_max(); }
   [[nodiscard]] int wake_event() const noexcept override { return inner_->wake_event(); }

@@ -173,6 +173,37 @@ TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
   }
 }
 
+TEST_P(UdpOffload, OneDatagramReachesEveryMemberThatAcceptsItsSender) {
+  // A group in 239.192.0.0/16 that depends on the process, since other processes run this test at the same time.
+  const wire::Endpoint group{.address = 0xEFC00000U | (static_cast<std::uint32_t>(getpid()) & 0xFFFFU), .port = 47'111};
+  std::vector<UdpSocket> senders = bind_consecutive(kAnyPort, 2);
+  const wire::Endpoint heard = senders.front().local();
+  for (UdpSocket& sender : senders) sender.send_groups_by(heard.address);
+  UdpTransport sender(config(), std::move(senders));
+  const auto member = [&] {
+    std::vector<UdpSocket> sockets = one(UdpSocket(kAnyPort));
+    sockets.front().connect(heard);
+    sockets.push_back(UdpSocket::in_group(group, heard.address));
+    sockets.back().connect(heard);
+    return sockets;
+  };
+  UdpTransport first(config(), member());
+  UdpTransport second(config(), member());
+  std::vector<std::string> texts;
+  for (std::uint32_t i = 0; i < 20; ++i) texts.push_back(numbered(i, 100));
+  send_all(sender, {texts[7]}, {&group, 1}, 1);  // from a port that the members do not accept
+  send_all(sender, texts, {&group, 1});
+  for (UdpTransport* transport : {&first, &second}) {
+    const std::vector<Datagram> taken = take(*transport, texts.size());
+    ASSERT_EQ(taken.size(), texts.size());
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_EQ(taken[i].text, numbered(i, 100));
+      EXPECT_EQ(taken[i].source.port, heard.port);
+      EXPECT_EQ(taken[i].port, 1);
+    }
+  }
+}
+
 TEST_P(UdpOffload, ABusyPortDoesNotStarveTheOthers) {
   std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 2);
   const wire::Endpoint base = sockets.front().local();
@@ -394,31 +425,57 @@ TEST(UdpSocket, NamesTheAddressItCannotBind) {
   }
 }
 
-TEST(UdpTransport, HearsAnotherPeerFromNowOn) {
+TEST(UdpTransport, HearsAnotherPeerAndItsGroupFromNowOn) {
+  const wire::Endpoint group{.address = 0xEFC10000U | (static_cast<std::uint32_t>(getpid()) & 0xFFFFU), .port = 47'113};
   std::vector<UdpSocket> mine = one(UdpSocket(kAnyPort));
   const wire::Endpoint here = mine.front().local();
   UdpSocket before_socket(kAnyPort);
   UdpSocket after_socket(kAnyPort);
+  for (UdpSocket* const socket : {&before_socket, &after_socket}) socket->send_groups_by(kLoopback);
   const std::array<wire::Endpoint, 2> peers{before_socket.local(), after_socket.local()};
   mine.front().connect(peers[0]);
   UdpTransport transport({}, std::move(mine));
   UdpTransport before({}, one(std::move(before_socket)));
   UdpTransport after({}, one(std::move(after_socket)));
-  // What should not be heard and is comes first, or is found next time.
-  const auto heard = [&] {
-    send_all(before, {"before"}, {&here, 1});
-    send_all(after, {"after"}, {&here, 1});
-    return take(transport, 1).at(0).text;
+  const auto in_group_of = [&](wire::Endpoint peer) {
+    UdpSocket socket = UdpSocket::in_group(group, kLoopback);
+    socket.connect(peer);
+    return socket;
   };
-  EXPECT_EQ(heard(), "before");
-  ASSERT_TRUE(transport.hear({&peers[1], 1}));
-  EXPECT_EQ(heard(), "after");
+  // What should not be heard and is comes in between, or is found next time.
+  const auto heard = [&](std::size_t count) {
+    for (UdpTransport* const peer : {&before, &after}) {
+      const std::string name = peer == &before ? "before" : "after";
+      send_all(*peer, {name}, {&here, 1});
+      send_all(*peer, {name + " to all"}, {&group, 1});
+    }
+    std::multiset<std::string> texts;
+    for (const Datagram& datagram : take(transport, count)) texts.insert(datagram.text);
+    return texts;
+  };
+  EXPECT_EQ(heard(1), (std::multiset<std::string>{"before"}));
+  UdpSocket of_group = in_group_of(peers[1]);
+  ASSERT_TRUE(transport.hear({&peers[1], 1}, &of_group));
+  EXPECT_EQ(heard(2), (std::multiset<std::string>{"after", "after to all"}));
   send_all(transport, {"answer"}, {&peers[1], 1});
   EXPECT_EQ(take(after, 1).size(), 1U);
-  ASSERT_TRUE(transport.hear({&peers[0], 1}));
-  EXPECT_EQ(heard(), "before");
-  EXPECT_FALSE(transport.hear(peers)) << "it has one socket";
-  EXPECT_FALSE(before.hear({&here, 1})) << "it has no peer";
+  of_group = in_group_of(peers[0]);
+  ASSERT_TRUE(transport.hear({&peers[0], 1}, &of_group));
+  EXPECT_EQ(heard(2), (std::multiset<std::string>{"before", "before to all"}));
+  ASSERT_TRUE(transport.hear({&peers[1], 1}, nullptr));
+  EXPECT_EQ(heard(1), (std::multiset<std::string>{"after"}));
+  EXPECT_FALSE(transport.hear(peers, nullptr)) << "it has one socket of its own";
+  EXPECT_FALSE(before.hear({&here, 1}, nullptr)) << "it has no peer";
+}
+
+TEST(UdpSocket, NamesTheGroupItCannotJoin) {
+  constexpr wire::Endpoint kNoGroup{.address = 0x7F000001, .port = 47'112};
+  try {
+    static_cast<void>(UdpSocket::in_group(kNoGroup, 0x7F000001));
+    FAIL() << "127.0.0.1 is no multicast group";
+  } catch (const std::system_error& error) {
+    EXPECT_NE(std::string(error.what()).find("127.0.0.1:47112"), std::string::npos) << error.what();
+  }
 }
 
 TEST(UdpSocket, RefusesABlockBeyondTheLastPort) {

@@ -37,7 +37,7 @@ FLOW = "wiresum_lab.namespaces.tcp_flow"
 
 def started(star: Star, options: argparse.Namespace) -> Ranks:
     def start(ranks: Ranks) -> None:
-        control = ranks.start_switch(star.switch)
+        control = ranks.start_switch(star.switch, "--multicast", "239.192.0.0")
         variables = {"WIRESUM_SLOTS": str(options.slots)}
         ranks.start_torch(
             cases.RANK,

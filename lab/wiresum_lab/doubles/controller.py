@@ -271,6 +271,9 @@ class RecordingDriver:
     def reaches(self, address: str) -> bool:
         return not self._addresses or address in self._addresses
 
+    def results_group(self, job: int) -> Endpoint | None:
+        return None
+
     def needs(self, shape: JobShape) -> Amounts:
         return NOTHING
 

@@ -49,6 +49,10 @@ from wiresum_lab.processes import POLL_S, STOP_S_MAX, here
 RACKS_MAX = 8
 STAR_DEVICE = "star0"
 UPLINK_DEVICE = "uplink0"
+# A rack's bridge sends a multicast to those who have joined: not up, to other racks. IGMP 3, since members of version 2
+# keep silent when they hear another's report, and are not found then. Until the time for responses is over, in 1/100 s,
+# the bridge floods.
+_SNOOPING = ("mcast_igmp_version 3 mcast_query_response_interval 10", "mcast_querier 1 mcast_snooping 1")
 STAR_NETWORK = "10.111.0.0/24"
 MANAGEMENT_DEVICE = "manage0"
 MANAGEMENT_NETWORK = "10.112.0.0/24"
@@ -224,6 +228,9 @@ class Star:
             lines.append(f"link set dev {DETOUR_DEVICE} addrgenmode none up")
         if host in (self.switch, *self.racks):
             lines += _bridge_lines(STAR_DEVICE, [device for at, device in self.ports() if at is host], self.link.mtu)
+        if host in self.racks:
+            lines += [f"link set dev {STAR_DEVICE} type bridge {settings}" for settings in _SNOOPING]
+            lines += [f"link set dev {UPLINK_DEVICE} type bridge_slave mcast_router 0"]
         if host is self.manager:
             lines += _bridge_lines(MANAGEMENT_DEVICE, [f"port{i}" for i in range(len(self._managed()))], self.link.mtu)
         devices = {MANAGEMENT_DEVICE: host.management_address} | ({STAR_DEVICE: host.address} if host.address else {})

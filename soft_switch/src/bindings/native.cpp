@@ -49,8 +49,9 @@ JobEntry entry_of(std::uint16_t job, std::uint32_t key, std::uint8_t threads, st
 
 void admit(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::uint8_t threads, std::uint8_t port_offset,
            std::uint16_t lanes, std::uint32_t slot_base, std::uint32_t slots, const std::vector<Address>& endpoints,
-           const Address& parent, std::uint8_t number_at_parent) {
+           const Address& results_group, const Address& parent, std::uint8_t number_at_parent) {
   JobEntry entry = entry_of(job, key, threads, port_offset, lanes, slot_base, slots, endpoints);
+  entry.results_group = {results_group.first, results_group.second};
   entry.uplink = {.parent = {parent.first, parent.second}, .worker = number_at_parent};
   server.admit(entry);
 }
@@ -60,10 +61,11 @@ void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::
                const std::vector<Address>& endpoints,
                const std::array<std::uint32_t, wiresum::wire::kThreadsMax>& contributors,
                const std::array<Address, wiresum::wire::kSwitchWorkersMax>& sources, std::uint32_t receivers,
-               const Address& parent, std::uint8_t number_at_parent) {
+               const Address& results_group, const Address& parent, std::uint8_t number_at_parent) {
   wiresum::dataplane::Admission admission{.contributors = contributors, .receivers = receivers};
   for (std::size_t i = 0; i < sources.size(); ++i) admission.sources[i] = {sources[i].first, sources[i].second};
   JobEntry entry = entry_of(job, key, threads, port_offset, lanes, slot_base, slots, endpoints);
+  entry.results_group = {results_group.first, results_group.second};
   entry.uplink = {.parent = {parent.first, parent.second}, .worker = number_at_parent};
   server.configure(entry, admission);
 }
@@ -126,10 +128,11 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a, "transport"_a, "device"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "port_offset"_a, "lanes"_a, "slot_base"_a,
-           "slots"_a, "endpoints"_a, "parent"_a, "number_at_parent"_a, nb::call_guard<nb::gil_scoped_release>())
+           "slots"_a, "endpoints"_a, "results_group"_a, "parent"_a, "number_at_parent"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("configure", &configure, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "port_offset"_a, "lanes"_a,
-           "slot_base"_a, "slots"_a, "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "parent"_a,
-           "number_at_parent"_a, nb::call_guard<nb::gil_scoped_release>())
+           "slot_base"_a, "slots"_a, "endpoints"_a, "contributors"_a, "sources"_a, "receivers"_a, "results_group"_a,
+           "parent"_a, "number_at_parent"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset", &SwitchServer::reset, nb::call_guard<nb::gil_scoped_release>())
       .def("evict", &SwitchServer::evict, "job"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("counters", &SwitchServer::counters, "job"_a, nb::call_guard<nb::gil_scoped_release>())

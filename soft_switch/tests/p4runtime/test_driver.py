@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from wiresum.controller import DriverError
 from wiresum.controller.p4runtime import (
     STANDBY_ID,
     Host,
@@ -66,6 +67,16 @@ def sum_a_round(made: Job, number: int) -> None:
         total = made.entry.workers
         assert (result.kind, result.round) == (RESULT, number)
         assert result.words == (sum(workers), total, 2 * total, -total & 0xFFFFFFFF)
+
+
+def test_a_switch_that_cannot_multicast_refuses_a_job_with_a_group(harness: DataplaneHarness) -> None:
+    with programmed_switch(DEVICE, bind="0.0.0.0", slots=SLOTS, lanes_max=LANES) as made:
+        target = dataclasses.replace(made.target, address="127.0.0.1", multicast="239.192.0.0")
+        with closing(P4RuntimeSwitch(target, election_id=STANDBY_ID + 1, times=PATIENT)) as driver:
+            driver.wait_ready()
+            driver.reconcile([])
+            with pytest.raises(DriverError, match="needs the address of one interface to bind to"):
+                driver.admit(harness.entry([harness.open_socket()]))
 
 
 def test_an_evicted_job_is_unknown_and_keeps_its_counters(harness: DataplaneHarness, site: Site) -> None:

@@ -11,8 +11,8 @@ from finsy import P4Schema
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import admit
-from wiresum.join.constants import PARENT, UPLINK_GROUPS
+from wiresum.controller.p4runtime import admit, deliver
+from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 from wiresum.switch.p4runtime import jobs
 from wiresum.switch.p4runtime.refusal import Refusal
 from wiresum.switch.p4runtime.schema import ParsedEntry
@@ -141,6 +141,36 @@ def test_a_receiver_must_be_in_the_group_and_have_a_delivery() -> None:
     some = jobs.plan(entries(), first_two, {ROW: frozenset({1, 2, 77})}, LANES).admission
     assert some.receivers == 0b010
     assert some.endpoints[2] == (0, 0)
+
+
+GROUP = (int(IPv4Address("239.192.0.7")), 43488)
+
+
+@pytest.mark.parametrize("port_offset", [0, 4])
+def test_the_single_copy_for_everyone_goes_to_the_delivery_of_everyone(port_offset: int) -> None:
+    address, port = GROUP
+    deliveries = jobs.Deliveries(DELIVER, everyone=(address, port - port_offset))
+    to_all = {ROW: frozenset({EVERYONE})}
+    admitted = entries(dataclasses.replace(JOB, port_offset=port_offset))
+    assert jobs.plan(admitted, deliveries, to_all, LANES).admission.results_group == GROUP
+    assert jobs.plan(admitted, deliveries, COPIES, LANES).admission.results_group == jobs.NOWHERE
+    nowhere = jobs.plan(admitted, DELIVERIES, to_all, LANES).admission
+    assert (nowhere.results_group, nowhere.receivers) == (jobs.NOWHERE, 0)
+
+
+def test_the_delivery_of_everyone_needs_a_multicast_address_and_a_switch_that_can_multicast() -> None:
+    table = TABLES["deliver"]
+
+    def entry(address: str) -> ParsedEntry:
+        message = deliver.to_everyone(JOB, Endpoint(address, 43488)).encode(SCHEMA).table_entry
+        return table.entry(message, table.key(message))
+
+    jobs.check(entry("239.192.0.7"), SLOTS, JOBS_MAX)
+    assert jobs.deliveries([entry("239.192.0.7")]) == jobs.Deliveries(everyone=GROUP)
+    with pytest.raises(Refusal, match="all workers at once, at a multicast address"):
+        jobs.check(entry("10.0.0.7"), SLOTS, JOBS_MAX)
+    with pytest.raises(Refusal, match="because"):
+        jobs.check(entry("239.192.0.7"), SLOTS, JOBS_MAX, "because")
 
 
 def test_the_ingress_port_makes_no_difference() -> None:

@@ -50,6 +50,7 @@ class SwitchServer:
         slot_base: int,
         slots: int,
         endpoints: list[tuple[int, int]],
+        results_group: tuple[int, int],
         parent: tuple[int, int],
         number_at_parent: int,
     ) -> None: ...
@@ -67,6 +68,7 @@ class SwitchServer:
         contributors: list[int],
         sources: list[tuple[int, int]],
         receivers: int,
+        results_group: tuple[int, int],
         parent: tuple[int, int],
         number_at_parent: int,
     ) -> None: ...

@@ -91,6 +91,12 @@ Examples:
     help=f"32-bit words of the largest packet; {lanes_of_mtu(9000)} fit an MTU of 9000 bytes, the default one of 1500.",
 )
 @click.option(
+    "--multicast",
+    metavar="IPV4",
+    help="Send each result once, to a multicast group, and let the network copy it. This is the group of job 0, like "
+    "239.192.0.0; that of job j is j addresses further.  [default: a copy to each worker]",
+)
+@click.option(
     "--transport",
     type=click.Choice(["udp", "xdp", "dpdk"]),
     default="udp",
@@ -130,10 +136,7 @@ def switch(
     It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
     P4Runtime, the controller finds out that the switch is gone.
     """
-    if p4runtime is not None and control is not None:
-        raise click.UsageError(
-            "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
-        )
+    _check_modes(control, p4runtime, settings["multicast"])
     parent = None if fallback is None else Parent.at_stdin(fallback)
     _check_transport(bind, **settings)
     if p4runtime is not None:
@@ -174,9 +177,23 @@ def switch(
                 supervisor.beat()
 
 
-def _check_transport(bind: str | None, *, transport: str, device: str, **_: Any) -> None:
+def _check_modes(control: str | None, p4runtime: str | None, multicast: str | None) -> None:
+    if p4runtime is not None and control is not None:
+        raise click.UsageError(
+            "--control and --p4runtime exclude each other: with P4Runtime the controller serves joins"
+        )
+    if p4runtime is not None and multicast is not None:
+        raise click.UsageError(
+            "--multicast is for a switch that serves joins itself: give the controller's configuration multicast = "
+            f"{multicast!r}, under this [[switch]], in place of it"
+        )
+
+
+def _check_transport(bind: str | None, *, transport: str, device: str, multicast: str | None, **_: Any) -> None:
     if transport == "udp" and device:
         raise click.UsageError("--device is for --transport xdp and dpdk")
+    if transport != "udp" and multicast is not None:
+        raise click.UsageError(f"--multicast needs the kernel's sockets, and --transport {transport} goes around them")
     if transport == "dpdk" and not device:
         raise click.UsageError("--transport dpdk needs the EAL's arguments: --device '-a 0000:01:00.0'")
     if transport == "dpdk" and bind is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wiresum.controller import REASONS, DriverError, Endpoint, JobCounters, JobEntry, SwitchDriver, SwitchSizes
-from wiresum.controller.driver import Reconciled, Versions
+from wiresum.controller.driver import Reconciled, Versions, check_groups
 from wiresum.join.constants import JOB_NUMBERS, SOCKET_BUFFER_BYTES, SWITCH_PORT, THREADS_MAX
 from wiresum.join.release import software_version
 from wiresum.switch import _native
@@ -61,6 +61,8 @@ class Admission:
     """Address and base port that each of `SWITCH_WORKERS_MAX` workers sends from: thread t from port + t."""
     receivers: int
     """Bitmap: who gets a completed cell's RESULT."""
+    results_group: tuple[int, int] = (0, 0)
+    """Multicast group and base port for a RESULT to all of them; port 0: each is sent a copy."""
     parent: tuple[int, int] = (0, 0)
     """Address and base port of the parent switch; port 0: there is none."""
     number_at_parent: int = 0
@@ -73,9 +75,9 @@ class SoftwareSwitch(SwitchDriver):
     The join service installs jobs with `admit`, a P4Runtime server with `configure`.
 
     `transport` is udp, xdp or dpdk. `device`: for xdp the interface (default: the one with the address `bind`), for
-    dpdk the EAL's arguments. `port` 0 takes a free block of ports; `threads` 0 chooses by the number of cores. Raises
-    `OSError` if the ports are not available, `ValueError` for invalid sizes, `RuntimeError` if the transport is not
-    available.
+    dpdk the EAL's arguments. `port` 0 takes a free block of ports; `threads` 0 chooses by the number of cores.
+    `multicast` is the group of job 0; job j's is j addresses further. Raises `OSError` if the ports are not available,
+    `ValueError` for invalid sizes, `RuntimeError` if the transport is not available.
     """
 
     def __init__(
@@ -91,7 +93,13 @@ class SoftwareSwitch(SwitchDriver):
         offload: bool = True,
         transport: str = "udp",
         device: str = "",
+        multicast: str | None = None,
     ) -> None:
+        self.no_multicast = _no_multicast(bind, transport)
+        """Why it cannot send to multicast groups; empty: it can."""
+        self._groups = None if multicast is None else check_groups(multicast, jobs_max)
+        if self._groups is not None and self.no_multicast:
+            raise ValueError(self.no_multicast)
         self._server = _native.SwitchServer(
             address=int(ipaddress.IPv4Address(bind)),
             port=port,
@@ -133,6 +141,9 @@ class SoftwareSwitch(SwitchDriver):
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
+    def results_group(self, job: int) -> Endpoint | None:
+        return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
+
     def versions(self) -> Versions:
         return Versions(software_version())
 
@@ -146,6 +157,7 @@ class SoftwareSwitch(SwitchDriver):
         return Reconciled(reloaded=not wanted <= held, changes=tuple(f"- job {job}" for job in sorted(held - wanted)))
 
     def admit(self, entry: JobEntry) -> None:
+        group = None if entry.below else self.results_group(entry.job)  # switches below hear no group
         with self._explained(f"refuses job {entry.job}"), self._books:
             if len(entry.endpoints) != entry.workers:
                 raise ValueError(f"{entry.workers} workers, but {len(entry.endpoints)} addresses")
@@ -157,6 +169,7 @@ class SoftwareSwitch(SwitchDriver):
                 lanes=entry.lanes,
                 slot_base=entry.slot_base,
                 slots=entry.slots,
+                results_group=_native_address(group),
                 endpoints=[_native_address(endpoint) for endpoint in entry.endpoints],
                 parent=_native_address(entry.uplink.parent if entry.uplink else None),
                 number_at_parent=entry.uplink.worker if entry.uplink else 0,
@@ -230,6 +243,14 @@ class SoftwareSwitch(SwitchDriver):
 
 def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
     return (0, 0) if endpoint is None else (int(ipaddress.IPv4Address(endpoint.address)), endpoint.port)
+
+
+def _no_multicast(bind: str, transport: str) -> str:
+    if transport != "udp":
+        return f"multicast needs the kernel's sockets, and {transport} goes around them"
+    if ipaddress.IPv4Address(bind).is_unspecified:
+        return "multicast needs the address of one interface to bind to, not 0.0.0.0"
+    return ""
 
 
 @dataclass

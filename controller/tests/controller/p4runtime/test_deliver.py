@@ -4,6 +4,7 @@ import dataclasses
 from ipaddress import IPv4Address
 
 import finsy as fy
+import pytest
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
@@ -46,6 +47,22 @@ def test_sums_for_the_parent_are_addressed_to_it_with_the_switchs_worker_number(
     group = deliver.uplink_group(5, 6).encode(schema).packet_replication_engine_entry.multicast_group_entry
     assert group.multicast_group_id == 517
     assert [(replica.egress_port, replica.instance) for replica in group.replicas] == [(6, 0xFF)]
+
+
+@pytest.mark.parametrize("port_offset", [0, 6])
+def test_copies_for_everyone_are_addressed_to_a_multicast_group(
+    job: JobEntry, schema: fy.P4Schema, port_offset: int
+) -> None:
+    above = dataclasses.replace(job, port_offset=port_offset)
+    made = deliver.to_everyone(above, Endpoint("239.192.129.7", 43488))
+    entry = fy.P4TableEntry.decode(made.encode(schema), schema)
+    assert dict(entry.match or {}) == {"job": 7, "receiver": 0xFE}
+    assert isinstance(entry.action, fy.P4TableAction)
+    group = {"mac": fy.MACAddress("01:00:5e:40:81:07"), "address": IPv4Address("239.192.129.7")}
+    assert entry.action.args == group | {"port": 43488 - port_offset}
+    copies = deliver.group_of_everyone(5).encode(schema).packet_replication_engine_entry.multicast_group_entry
+    assert copies.multicast_group_id == 5
+    assert [(replica.egress_port, replica.instance) for replica in copies.replicas] == [(0, 0xFE)]
 
 
 def test_a_group_has_a_copy_for_each_worker_even_if_two_share_a_port(schema: fy.P4Schema) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from wiresum.controller import Endpoint, JobEntry
 from wiresum.controller.driver import Uplink
-from wiresum.controller.p4runtime import Host, Pipeline, Target, desired
+from wiresum.controller.p4runtime import Host, Pipeline, Target, desired, device_config
 from wiresum.join.constants import FLOOD_GROUP, UPLINK_GROUPS
 
 
@@ -49,6 +49,23 @@ def test_a_job_below_a_parent_has_entries_for_both_directions(
     assert (up.multicast_group_id, list(up.replicas)) == (520, [(spine.port, 0xFF)])
     with pytest.raises(ValueError, match=r"knows no host with the address 10\.7\.7\.7"):
         desired.of_job(target, dataclasses.replace(job, uplink=Uplink(Endpoint("10.7.7.7", 43488), 4)))
+
+
+def test_a_software_switch_with_multicast_groups_sends_one_copy_unless_switches_are_below(job: JobEntry) -> None:
+    pipeline = device_config.software()
+    target = Target("soft", "software", "unused", 0, pipeline, "10.0.0.1", multicast="239.192.0.0")
+    assert target.results_group(job.job) == Endpoint("239.192.0.7", 43488)
+    entities = desired.of_job(target, job)
+    assert places(entities) == {"deliver": 4, "group": 1, "admit": 6}
+    assert copies(entities) == [0xFE]
+    above = dataclasses.replace(job, below=("rack2",))
+    assert copies(desired.of_job(target, above)) == [0, 1, 2]
+    assert copies(desired.of_job(dataclasses.replace(target, multicast=""), job)) == [0, 1, 2]
+
+
+def copies(entities: list[desired.Entity]) -> list[int]:
+    (group,) = [entity for entity in entities if isinstance(entity, fy.P4MulticastGroupEntry)]
+    return [receiver for _, receiver in group.replicas]
 
 
 def test_jobs_use_no_row_or_group_that_is_reserved(target: Target) -> None:
@@ -100,7 +117,7 @@ def test_a_switch_without_ports_needs_no_hosts(target: Target, job: JobEntry) ->
     assert places(desired.of_job(software, job)) == {"deliver": 3, "group": 1, "admit": 6}
 
 
-@pytest.mark.parametrize("place", ["software", "bmv2", "tofino pipe"])
+@pytest.mark.parametrize("place", ["software", "software with multicast", "bmv2", "tofino pipe"])
 @pytest.mark.parametrize("threads", [1, 4, 16])
 @pytest.mark.parametrize(
     ("workers", "below", "has_parent"), [(1, 0, False), (3, 0, True), (31, 1, False), (4, 2, True)]
@@ -114,7 +131,7 @@ def test_what_a_job_needs_is_what_is_written_for_it(
     if place == "tofino pipe":
         target = dataclasses.replace(target, kind="tofino", pipe=1, siblings=(0, 2))
     elif place != "bmv2":
-        target = dataclasses.replace(target, kind="software")
+        target = dataclasses.replace(target, kind="software", multicast="239.192.0.0" if "multicast" in place else "")
     there = [Endpoint(host.address, 5000) for host in (*hosts[:workers], *children)]
     entry = JobEntry(
         job=9,

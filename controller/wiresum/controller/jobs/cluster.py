@@ -32,6 +32,7 @@ class Switch:
     sizes: SwitchSizes
     endpoint: Endpoint
     reaches: Callable[[str], bool] = lambda _address: True
+    results_group: Callable[[int], Endpoint | None] = lambda _job: None
     parent: str = ""
     """Name of the switch above; empty: none."""
     part_of: str = ""

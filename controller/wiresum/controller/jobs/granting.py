@@ -97,7 +97,7 @@ def _for_job(switch: Endpoint, lease: Lease) -> Endpoint:
 def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
     """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
     job, lease = worker.job, worker.job.lease
-    endpoint = _for_job(switch.endpoint, lease)
+    endpoint, group = _for_job(switch.endpoint, lease), switch.results_group(lease.number)
     sharing, ranks = None, lease.sharing_of(worker)
     if ranks:
         sharing = join.Sharing(
@@ -118,6 +118,7 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         heartbeat_lost_ms=limits.heartbeat_lost_ms,
         reattach_ms=limits.reattach_ms,
         switch_name=switch.name,
+        results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
         members_secret=_secret(job.members.workers[0], b"members"),
         roles=worker.roles,
         sharing=sharing,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import IPv4Address
 
 import finsy as fy
 
 from wiresum.controller.driver import Endpoint, JobEntry
 from wiresum.controller.switches import Host
-from wiresum.join.constants import PARENT, UPLINK_GROUPS
+from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 
 PIPE_SHIFT = 6
 """Of a Tofino, whose pipes share a table: a receiver's bits from here on are its pipe. A parent has all bits below."""
@@ -37,9 +38,22 @@ def entries(
     return entries
 
 
+def to_everyone(job: JobEntry, group: Endpoint) -> fy.P4TableEntry:
+    """For the one copy to a multicast group, which the network copies further."""
+    address = IPv4Address(group.address)
+    mac = 0x01_00_5E << 24 | int(address) & 0x7F_FF_FF  # RFC 1112, section 6.4
+    action = fy.Action("deliver_to", mac=mac, address=group.address, port=_port(job, group))
+    return fy.P4TableEntry("deliver", match=fy.Match(job=job.job, receiver=EVERYONE), action=action)
+
+
 def group(row: int, ports: Sequence[int], pipe: int | None = None) -> fy.P4MulticastGroupEntry:
     """The copies of a job's RESULTs; the instance of each is its receiver."""
     return fy.P4MulticastGroupEntry(row, replicas=[(port, receiver(worker, pipe)) for worker, port in enumerate(ports)])
+
+
+def group_of_everyone(row: int) -> fy.P4MulticastGroupEntry:
+    """One copy for all workers at once. The switch has no ports."""
+    return fy.P4MulticastGroupEntry(row, replicas=[(0, EVERYONE)])
 
 
 def uplink_group(row: int, port: int, pipe: int | None = None) -> fy.P4MulticastGroupEntry:

@@ -49,7 +49,12 @@ def _of_job(target: Target, job: JobEntry, on: Sequence[Host], above: Host | Non
     """`on`: the machines of its contributors, by number; `above`: the switch above."""
     ports = [host.port for host in on]
     row, pipe = target.row(job.job), target.pipe
-    entities: list[Entity] = [*deliver.entries(job, on, above, pipe), deliver.group(row, ports, pipe)]
+    entities: list[Entity] = [*deliver.entries(job, on, above, pipe)]
+    everyone = target.results_group(job.job)
+    if everyone is None or job.below:  # switches below hear no group
+        entities.append(deliver.group(row, ports, pipe))
+    else:
+        entities += [deliver.to_everyone(job, everyone), deliver.group_of_everyone(row)]
     if above is None:
         return [*entities, *admit.entries(job, row, ports)]
     uplink = deliver.uplink_group(row, above.port, pipe)

@@ -42,7 +42,7 @@ class P4RuntimeSwitch:
             target.pipeline.slots, target.pipeline.lanes, target.jobs_max, tables=desired.room(target)
         )
         self.needs = functools.lru_cache(maxsize=None)(functools.partial(desired.needs, target))
-        self.reaches = target.reaches
+        self.reaches, self.results_group = target.reaches, target.results_group
         self.on_change: Callable[[], None] = lambda: None
         self._device = device or P4Device(target, election_id=election_id, times=times)
         self._device.add(target.name, lambda: self.on_change())  # noqa: PLW0108 - it is set later

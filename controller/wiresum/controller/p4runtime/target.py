@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from wiresum.controller import topology
+from wiresum.controller.driver import Endpoint
 from wiresum.controller.nodes import PIPES_MAX, Node, nodes
 from wiresum.controller.p4runtime import device_config
 from wiresum.controller.p4runtime.device_config import Pipeline
@@ -49,6 +51,8 @@ class Target:
     """Machines and switches at the siblings."""
     port: int = SWITCH_PORT
     """Base UDP port; fixed in the P4 program."""
+    multicast: str = ""
+    """As in `SwitchConfig`."""
     tls: Path | None = None
 
     def with_keys(self, identity: bytes) -> Target:
@@ -74,6 +78,9 @@ class Target:
     def jobs_max(self) -> int:
         """Row 0 is for packets of no job."""
         return (self.pipeline.job_rows - 1) // (PIPES_MAX if self.siblings else 1)
+
+    def results_group(self, job: int) -> Endpoint | None:
+        return Endpoint(str(IPv4Address(self.multicast) + job), SWITCH_PORT) if self.multicast else None
 
     def row(self, job: int) -> int:
         """Of the job's counters and multicast group; the pipes of a switch share the rows."""
@@ -124,6 +131,7 @@ def _target(node: Node, found: Sequence[Node], pipeline: Pipeline, switches: Seq
         siblings=node.siblings,
         beside=tuple(host for sibling in siblings for host in _outside(sibling, found)),
         port=config.port,
+        multicast=config.multicast,
         tls=config.tls,
     )
 

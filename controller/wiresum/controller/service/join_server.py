@@ -164,6 +164,7 @@ class JoinServer(ServerThread):
                 driver.sizes,
                 driver.endpoint,
                 driver.reaches,
+                driver.results_group,
                 driver.parent,
                 driver.part_of,
                 driver.needs,

@@ -54,6 +54,7 @@ class Causes:
             why = (
                 (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
                 + self._aggregators.diagnose(tensor)
+                + "".join(_doubt_about_multicast(one) for one in self._aggregators if one.membership.group_is_silent)
                 + self._what_was_not_sent(states)
             )
             text = f"{self._who}: Timed out waiting for collective number {sequence}. {why}"
@@ -128,6 +129,7 @@ def _why_nothing_comes(aggregator: Aggregator) -> tuple[str, str]:
         f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
         f"{GREETING_TIMEOUT_S:.0f} s. {doubt} a firewall block UDP, or does a link on the way not pass IP packets of "
         f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller. {FIXED_LANES})?"
+        + _doubt_about_multicast(aggregator)
     ), translated
 
 
@@ -141,6 +143,16 @@ def _why_translated(aggregator: Aggregator) -> str:
 
 def _packet_bytes(aggregator: Aggregator) -> int:
     return packet_bytes(aggregator.membership.grant.lanes)
+
+
+def _doubt_about_multicast(aggregator: Aggregator) -> str:
+    group = aggregator.membership.grant.results_group.address
+    if not group:
+        return ""
+    return (
+        f" The switch sends results to the multicast group {group}: does the network carry that from it to "
+        "this worker (IGMP snooping needs a querier)? A switch without --multicast sends to each worker"
+    )
 
 
 def _data_ports(aggregator: Aggregator) -> str:

@@ -269,6 +269,8 @@ def _place(aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
         "own_address": aggregator.address,
         "switch_address": grant.switch_endpoint.address,
         "switch_port": grant.switch_endpoint.port if is_switch_used else 0,
+        "group_address": grant.results_group.address or "0.0.0.0",
+        "group_port": grant.results_group.port if is_switch_used else 0,
         "host_number": sharing.number,
         "host_ranks": ",".join(map(str, sharing.ranks)),
         "host_secret": sharing.secret.hex(),

@@ -217,14 +217,14 @@ def _advice(error: Any, config: AgentConfig) -> str:
 def with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
     """The same, changed in place, with an address of its switch. What a service says is parsed and never looked up; the
     names that this looks up are the user's own. Raises a `JoinError`."""
-    said = grant.switch_endpoint.address
-    if said and not _is_ipv4(said):
-        raise JoinError(
-            f"the switch at {control.endpoint} gave a lease at {said[:64]!r}: an IP address is needed, "
-            f"IPv4 in dotted form, as every release of wiresum gives: look at what runs there",
-            code="INTERNAL",
-        )
-    if said in ("", "0.0.0.0"):  # a switch at every address of its host
+    for said in (grant.switch_endpoint, grant.results_group):
+        if said.address and not _is_ipv4(said.address):
+            raise JoinError(
+                f"the switch at {control.endpoint} gave a lease at {said.address[:64]!r}: an IP address is needed, "
+                f"IPv4 in dotted form, as every release of wiresum gives: look at what runs there",
+                code="INTERNAL",
+            )
+    if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
         grant.switch_endpoint.address = hosts.addresses_of(control.endpoint.rpartition(":")[0], socket.AF_INET)[0]
     return grant
 

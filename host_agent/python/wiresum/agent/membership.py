@@ -37,6 +37,7 @@ from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.life import Halt, Life, Move, Output, Worker
 from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, Event, Phase
 from wiresum.agent.machine import host_id
+from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
 from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Fallback, Services
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
@@ -116,6 +117,7 @@ class Membership:
         self._begun = self._has_left = False
         self.heard = 0
         """How often something came from the service over a stream."""
+        self._group_watch = GroupWatch(grant, self.where)
         self._progress: Callable[[], TrafficStats | None] = lambda: NO_TRAFFIC
         self._on_ended: Callable[[WiresumError], None] | None = None
         """Until it was called."""
@@ -215,6 +217,11 @@ class Membership:
     def service(self) -> str:
         """The endpoint that is talked to, host:port."""
         return self._control.endpoint
+
+    @property
+    def group_is_silent(self) -> bool:
+        """Does nothing come by the multicast group that the switch sends results to?"""
+        return self._group_watch.silent
 
     def own_stop(self) -> str:
         """A sentence, if this process itself was stopped lately; otherwise empty."""
@@ -362,6 +369,7 @@ class Membership:
 
     def _gone_on(self, why: str) -> None:
         self.moved = Moved(time.time(), why)
+        self._group_watch = GroupWatch(self.grant, self.where, self._life.worker.traffic())
 
     def _say(self, error: WiresumError) -> None:
         on_ended, self._on_ended = self._on_ended, None
@@ -440,6 +448,7 @@ class Membership:
                 halted=halted,
                 tensor_newest=traffic.tensor_newest - 1 if traffic.tensor_newest else None,
             )
+            self._group_watch.look(self._life.worker.traffic)
 
     def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
         """The next heartbeat that is due; None: the stream is over. To end sooner would tell the service that we close

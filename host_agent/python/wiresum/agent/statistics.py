@@ -18,6 +18,8 @@ class TrafficStats:
     results: int = 0
     results_marked: int = 0
     """Of these: a queue on the way was long (ECN), and the window shrinks."""
+    by_group: int = 0
+    """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
     retransmissions: int = 0
     questions: int = 0
     """To the switch, whether a packet without a sum has come: headers. Who has sent what is missing sends it again."""

@@ -101,8 +101,8 @@ class DpdkTransport final : public Transport {
   const TransportStats& stats() const noexcept override { return stats_; }
   int take_error() noexcept override { return error_.exchange(0, std::memory_order_relaxed); }
 
-  bool hear(std::span<const wire::Endpoint> peers) noexcept override {
-    if (peers.size() != peers_.size()) return false;
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
+    if (peers.size() != peers_.size() || group != nullptr) return false;
     std::ranges::copy(peers, peers_.begin());
     return true;
   }

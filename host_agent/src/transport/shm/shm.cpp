@@ -78,7 +78,7 @@ void ShmTransport::send(std::size_t count, std::span<const wire::Endpoint> /*to*
   stats_.datagrams_sent += count;
 }
 
-bool ShmTransport::hear(std::span<const wire::Endpoint> /*peers*/) noexcept { return true; }
+bool ShmTransport::hear(std::span<const wire::Endpoint> /*peers*/, UdpSocket* /*group*/) noexcept { return true; }
 
 void ShmTransport::wait(std::int64_t timeout_ns) noexcept {
   end_.bell().sleep(lacked_room_ ? Bell::kForRoom : Bell::kForPackets);

@@ -41,8 +41,8 @@ class ShmTransport final : public Transport {
   [[nodiscard]] std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
-  /// The leaf hears the switch in its place.
-  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers) noexcept override;
+  /// The leaf hears the switch, and the group, in its place.
+  [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override { write_event(link_.event.get()); }
   [[nodiscard]] int wake_event() const noexcept override { return link_.event.get(); }

@@ -55,11 +55,13 @@ std::uint32_t parse_ipv4(const std::string& text) {
   return ntohl(address.s_addr);
 }
 
-UdpSocket::UdpSocket(wire::Endpoint local)
-    : descriptor_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+UdpSocket::UdpSocket() : descriptor_(socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
   if (!descriptor_.valid()) {
     fail(errno, "cannot open a UDP socket");
   }
+}
+
+UdpSocket::UdpSocket(wire::Endpoint local) : UdpSocket() {
   const sockaddr_in address = to_sockaddr(local);
   if (bind(descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     fail(errno, "cannot bind a UDP socket to " + to_string(local));
@@ -68,6 +70,24 @@ UdpSocket::UdpSocket(wire::Endpoint local)
   // A datagram larger than the path's MTU is an error to report, not something to fragment: one lost fragment
   // would lose it whole, and no switch adds fragments.
   set_option(descriptor(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+}
+
+UdpSocket UdpSocket::in_group(wire::Endpoint group, std::uint32_t interface) {
+  UdpSocket made;
+  set_option(made.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
+  // Otherwise it would also get the group's packets from other interfaces at which this machine has joined it.
+  set_option(made.descriptor(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
+  ip_mreqn membership{};
+  membership.imr_multiaddr.s_addr = htonl(group.address);
+  membership.imr_address.s_addr = htonl(interface);
+  const sockaddr_in address = to_sockaddr(group);
+  if (bind(made.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      setsockopt(made.descriptor(), IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0) {
+    fail(errno, "cannot join the multicast group " + to_string(group) + " at the interface with the address " +
+                    to_string({.address = interface, .port = 0}));
+  }
+  made.local_ = group;
+  return made;
 }
 
 void UdpSocket::connect(wire::Endpoint peer) {
@@ -86,6 +106,14 @@ std::size_t UdpSocket::path_mtu() const {
     fail(errno, "cannot read the path MTU of " + to_string(local_));
   }
   return static_cast<std::size_t>(mtu);
+}
+
+void UdpSocket::send_groups_by(std::uint32_t interface) {
+  ip_mreqn by{};
+  by.imr_address.s_addr = htonl(interface);
+  if (setsockopt(descriptor(), IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by) != 0) {
+    fail(errno, "cannot send to multicast groups from " + to_string(local_));
+  }
 }
 
 void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) noexcept {

@@ -21,6 +21,9 @@ class UdpSocket {
  public:
   /// Binds to `local` (port 0: any). Throws std::system_error whose text names the address.
   explicit UdpSocket(wire::Endpoint local);
+  /// Binds to a multicast group and hears what comes for it at the interface with the address `interface`. Any number
+  /// of sockets of a machine may. Throws std::system_error whose text names both.
+  [[nodiscard]] static UdpSocket in_group(wire::Endpoint group, std::uint32_t interface);
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
   [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
@@ -34,12 +37,17 @@ class UdpSocket {
   void set_buffers(std::size_t receive_bytes, std::size_t send_bytes) noexcept;
   /// What is sent may be marked (ECN), and what comes says whether it was. Where the system refuses, nothing is marked.
   void enable_marks() noexcept;
+  /// What is sent to a multicast group leaves by the interface with this address, and goes no further than its network.
+  /// Throws std::system_error.
+  void send_groups_by(std::uint32_t interface);
   /// Lets the kernel hand over runs of datagrams as one (UDP GRO). False if it cannot.
   [[nodiscard]] bool enable_receive_offload() noexcept;
   /// Does the kernel cut one large buffer into datagrams (UDP GSO)?
   [[nodiscard]] bool supports_segmentation() const noexcept;
 
  private:
+  UdpSocket();
+
   process::Descriptor descriptor_;
   wire::Endpoint local_;
   bool connected_ = false;

@@ -6,13 +6,13 @@
 //
 // Sending. The kernel has copied a packet when sendmmsg() returns, so all buffers are free again at once, and in the
 // cache. A burst is cut into *runs*: consecutive packets of one length, since GSO cuts a buffer into equal pieces. Each
-// contiguous stretch of a run's memory is one iovec, and the iovecs serve every endpoint: a sum for N workers
+// contiguous stretch of a run's memory is one iovec, and the iovecs serve every endpoint: a multicast to N workers
 // costs N messages in one sendmmsg, and no copy here. Without GSO a run is one packet. The longest run is a *train*, 64
 // kB. A message costs much the same whatever its length, so callers make bursts of whole trains: 44 packets of an MTU
 // of 1500 rather than 64, which would leave as 44 and 20.
 //
-// Several ports. A switch's thread serves many ports, most of them idle: epoll tells which have something, and each
-// call drains one of them, in turn.
+// Several ports. A switch's thread serves many ports, most of them idle, and a worker's also a multicast group: epoll
+// tells which have something, and each call drains one of them, in turn.
 //
 // Waiting. ppoll() sleeps as precisely as timers need it, on every kernel and under every filter of system calls
 // (epoll_pwait2 came with Linux 5.11, and some containers forbid it). It waits for the wake-up event, and for the one
@@ -139,7 +139,8 @@ std::size_t ReceiveQueue::drain(std::span<RxDatagram> out) noexcept {
 }
 
 UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> sockets)
-    : sockets_(std::move(sockets)),
+    : config_(config),
+      sockets_(std::move(sockets)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       stride_(round_up(config.datagram_bytes_max, kPacketAlignmentBytes)),
@@ -154,27 +155,37 @@ UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> socke
   connected_ = sockets_.front().connected();
   for (std::size_t i = 0; i < kBuffersMax; ++i) packets_[i].data = memory_.data() + i * stride_;
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
-    UdpSocket& socket = sockets_[i];
-    socket.set_buffers(config.receive_buffer_bytes, config.send_buffer_bytes);
-    socket.enable_marks();
-    // Where there is no GRO, every message is one datagram; nothing else changes.
-    if (config.offload) static_cast<void>(socket.enable_receive_offload());
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = i}};
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.descriptor(), &event) != 0) {
-      throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
-    }
+    if (!prepare(i)) throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
   }
+  sockets_.reserve(sockets_.size() + 1);  // for a group's
 }
 
-bool UdpTransport::hear(std::span<const wire::Endpoint> peers) noexcept {
-  if (peers.size() != 1 || sockets_.size() != 1 || !connected_) return false;
+bool UdpTransport::prepare(std::size_t index) noexcept {
+  UdpSocket& socket = sockets_[index];
+  socket.set_buffers(config_.receive_buffer_bytes, config_.send_buffer_bytes);
+  socket.enable_marks();
+  // Where there is no GRO, every message is one datagram; nothing else changes.
+  if (config_.offload) static_cast<void>(socket.enable_receive_offload());
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = index}};
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.descriptor(), &event) == 0;
+}
+
+bool UdpTransport::hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept {
+  if (peers.size() != 1 || !connected_) return false;
   try {
     sockets_.front().connect(peers.front());
   } catch (const std::system_error& error) {
     error_.store(error.code().value(), std::memory_order_relaxed);
     return false;
   }
-  return true;
+  sockets_.erase(sockets_.begin() + 1, sockets_.end());  // closed, and so not watched any more
+  ready_next_ = ready_count_ = 0;
+  recent_ = 0;
+  if (group == nullptr) return true;
+  sockets_.push_back(std::move(*group));
+  if (prepare(1)) return true;
+  error_.store(errno, std::memory_order_relaxed);
+  return false;
 }
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {

@@ -66,8 +66,8 @@ class UdpTransport final : public Transport {
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
-  /// Of one socket.
-  bool hear(std::span<const wire::Endpoint> peers) noexcept override;
+  /// Of one socket, or one and a group's.
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
   [[nodiscard]] int wake_event() const noexcept override { return wake_event_.get(); }
@@ -81,6 +81,8 @@ class UdpTransport final : public Transport {
   /// How often in a row a busy socket is read before the others are checked.
   static constexpr int kRecentMax = 4;
 
+  /// Prepares a socket. False, with errno, if it cannot be watched.
+  [[nodiscard]] bool prepare(std::size_t index) noexcept;
   /// Fills the receive queue from a socket that has something. False if none has.
   bool fill() noexcept;
   bool fill_from(std::size_t index) noexcept;
@@ -95,6 +97,7 @@ class UdpTransport final : public Transport {
   /// Sends the datagrams of a message one by one. Each lies in one vector, since vectors are made of whole packets.
   void send_singly(int descriptor, std::size_t index) noexcept;
 
+  UdpConfig config_;
   std::vector<UdpSocket> sockets_;
   bool gso_ = false;
   bool connected_ = false;  // a connected socket knows its peer, and has looked up the route

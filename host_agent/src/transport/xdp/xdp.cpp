@@ -166,8 +166,8 @@ class XdpTransport final : public Transport {
     }
   }
 
-  bool hear(std::span<const wire::Endpoint> others) noexcept override {
-    if (others.size() != peers.size()) {
+  bool hear(std::span<const wire::Endpoint> others, UdpSocket* group) noexcept override {
+    if (others.size() != peers.size() || group != nullptr) {
       return false;
     }
     std::ranges::copy(others, peers.begin());

@@ -266,7 +266,7 @@ TEST_P(Conformance, DatagramsFromOthersThanThePeerAreDropped) {
   expect_run(take(*right_, 5), 20, 5, 100);
   EXPECT_TRUE(take_rest(*right_).empty());
   const wire::Endpoint other = rig().endpoint(Side::kLeft, 1);
-  ASSERT_TRUE(right_->hear({&other, 1}));
+  ASSERT_TRUE(right_->hear({&other, 1}, nullptr));
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 30, 5, 100, 0));
   ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), 40, 5, 100, 1));
   expect_run(take(*right_, 5), 40, 5, 100);

@@ -22,7 +22,9 @@ class Reserved final : public Transport {
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override {
     transport_->send(count, to, port, marked);
   }
-  bool hear(std::span<const wire::Endpoint> peers) noexcept override { return transport_->hear(peers); }
+  bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override {
+    return transport_->hear(peers, group);
+  }
   void wait(std::int64_t timeout_ns) noexcept override { transport_->wait(timeout_ns); }
   void wake() noexcept override { transport_->wake(); }
   const TransportStats& stats() const noexcept override { return transport_->stats(); }

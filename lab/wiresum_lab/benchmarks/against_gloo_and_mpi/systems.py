@@ -23,8 +23,9 @@ from wiresum_lab.ranks.ranks import START_TIMEOUT_S, Ranks, RanksError, Site
 FOLDER = Path(__file__).resolve().parent
 RANK = "wiresum_lab.benchmarks.against_gloo_and_mpi.rank"
 GLOO_PORT = 29_500
-# Of a second switch, which Open MPI's component uses, by its WIRESUM_PRECISION.
+# Ports and multicast group of a second switch, which Open MPI's component uses, by its WIRESUM_PRECISION.
 MPI_PORTS = {"block": 43_587, "adaptive": 43_787, "exact": 43_687}
+MPI_GROUPS = {"block": "239.193.0.0", "adaptive": "239.193.8.0", "exact": "239.193.4.0"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
 
 
 def start_wiresum(ranks: Ranks) -> None:
-    control = ranks.start_switch(ranks.site.switch, "--lanes", str(lanes_of_mtu(ranks.site.mtu)))
+    """The bridge copies multicast packets, as an Ethernet switch does."""
+    options = ["--lanes", str(lanes_of_mtu(ranks.site.mtu)), "--multicast", "239.192.0.0"]
+    control = ranks.start_switch(ranks.site.switch, *options)
     ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control))
 
 
@@ -88,6 +91,7 @@ def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
     # routes to the switch.
     control = f"{switch.address}:{MPI_PORTS[precision]}"
     options = ["--port", str(MPI_PORTS[precision] + 1), "--lanes", str(lanes_of_mtu(ranks.site.mtu))]
+    options += ["--multicast", MPI_GROUPS[precision]]
     ranks.start_switch(switch, *options, control=control)
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]

@@ -8,8 +8,9 @@ the same moment, and the clock runs from the first rank's start to the last rank
 element.
 
 What can be reached: a worker's link carries each packet once in each direction, an aggregator's N / K of them, since
-results go to each worker. So goodput is at most K / N of what the links allow, and with K = N all of it. Of a sparse
-tensor the blocks that are not zero count. Gloo, a ring over the workers' links alone, is beside it.
+results go to each worker (without multicast, which would spare the aggregator's way out and not its way in). So
+goodput is at most K / N of what the links allow, and with K = N all of it. Of a sparse tensor the blocks that are not
+zero count. Gloo, a ring over the workers' links alone, is beside it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _config(star: Star) -> str:
         lines += ["[[switch]]", f'name = "{name}"', 'kind = "software"', f'p4runtime = "{_p4runtime(host)}"']
         lines += ["insecure = true", f'address = "{host.address}"']
         if host is not star.switch:
-            lines += ['parent = "spine"']
+            lines += ['parent = "spine"', f'multicast = "239.194.{4 * star.racks.index(host)}.0"']  # 1,024 groups each
         for rank, worker in enumerate(star.workers):
             if star.rack_of(rank) is host:
                 lines += ["[[switch.host]]", f'name = "worker{rank}"', f'address = "{worker.address}"']

@@ -161,7 +161,7 @@ class Loaded:
         if entry.table == "lose" and kind != DELETE:
             raise unimplemented("this switch loses nothing on purpose: lose packets on the way instead (tc, netem)")
         if kind != DELETE:
-            jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max)
+            jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max, self._switch.no_multicast)
         self._store.put_entry(kind, entry)
         if entry.table in JOB_TABLES:
             self._jobs.note(entry, present=kind != DELETE)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 
 from wiresum.controller.p4runtime.admit import CELL_MASK
-from wiresum.join.constants import PARENT, PARENT_BIT, SWITCH_WORKERS_MAX, THREADS_MAX, UPLINK_GROUPS
+from wiresum.join.constants import EVERYONE, PARENT, PARENT_BIT, SWITCH_WORKERS_MAX, THREADS_MAX, UPLINK_GROUPS
 from wiresum.switch.p4runtime.refusal import out_of_range, unimplemented
 from wiresum.switch.p4runtime.schema import ParsedEntry
 from wiresum.switch.software_switch import Admission
@@ -36,6 +37,8 @@ class Deliveries:
     """By the worker's number."""
     parent: tuple[Address, int] | None = None
     """Address of the parent switch, and this switch's number there."""
+    everyone: Address = NOWHERE
+    """The multicast address and base port at which all workers listen."""
 
 
 class ContradictionError(ValueError):
@@ -59,14 +62,16 @@ class InstalledJob:
         return self.row, job.key, *ports, job.slot_base, job.slots, len(job.endpoints), *job.parent
 
 
-def check(entry: ParsedEntry, slots: int, jobs_max: int) -> None:
-    """`Refusal` for an entry that this switch cannot have."""
+def check(entry: ParsedEntry, slots: int, jobs_max: int, no_multicast: str = "") -> None:
+    """`Refusal` for an entry that this switch cannot have. `no_multicast`: why it cannot send to multicast groups."""
     if entry.table in ADMISSIONS:
         _check_admission(entry, slots, jobs_max)
     if entry.table == "admit":
         _check_worker(entry)
     if entry.table == "deliver" and (entry.action == "deliver_up") != (entry.match["receiver"] == PARENT):
         raise unimplemented(f"deliver_up is for receiver {PARENT:#x}, the switch above, and for no other")
+    if entry.table == "deliver" and entry.match["receiver"] == EVERYONE:
+        _check_everyone(entry, no_multicast)
 
 
 def _check_admission(entry: ParsedEntry, slots: int, jobs_max: int) -> None:
@@ -99,6 +104,13 @@ def _check_worker(entry: ParsedEntry) -> None:
         raise unimplemented("bit_own must be the worker's, and with bit_others the bits of workers 0 to N-1")
 
 
+def _check_everyone(entry: ParsedEntry, no_multicast: str) -> None:
+    if no_multicast:
+        raise unimplemented(no_multicast)
+    if not IPv4Address(entry.params["address"]).is_multicast:
+        raise unimplemented(f"receiver {EVERYONE:#x} is all workers at once, at a multicast address")
+
+
 def _workers(entry: ParsedEntry) -> int:
     """Of an entry of `admit`: the bitmap of all workers at this switch."""
     params = entry.params
@@ -110,8 +122,8 @@ def deliveries(entries: Collection[ParsedEntry]) -> Deliveries:
     """Sorts the entries of `deliver` of one job."""
     at = {entry.match["receiver"]: (entry.params["address"], entry.params["port"]) for entry in entries}
     numbers = [entry.params["worker"] for entry in entries if entry.action == "deliver_up"]
-    parent = at.pop(PARENT, None)
-    return Deliveries(at, None if parent is None else (parent, numbers[0]))
+    everyone, parent = at.pop(EVERYONE, NOWHERE), at.pop(PARENT, None)
+    return Deliveries(at, None if parent is None else (parent, numbers[0]), everyone)
 
 
 def plan(
@@ -144,6 +156,7 @@ def plan(
     receivers = {worker: _receiver(at, port_offset) for worker, at in deliver.workers.items()}
     endpoints = tuple(receivers.get(worker, NOWHERE) for worker in range(workers))
     copies = instances.get(params["group"], frozenset())
+    by_multicast = EVERYONE in copies and deliver.everyone != NOWHERE
     parent, number_at_parent = NOWHERE, 0
     if params["has_parent"]:
         parent, number_at_parent = _parent(first, deliver, instances, list(admit_parent), threads)
@@ -159,6 +172,7 @@ def plan(
         contributors=tuple(contributors),
         sources=tuple(sources),
         receivers=sum(1 << worker for worker in range(workers) if worker in copies and endpoints[worker][1]),
+        results_group=_receiver(deliver.everyone, port_offset) if by_multicast else NOWHERE,
         parent=parent,
         number_at_parent=number_at_parent,
     )
