@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -114,33 +113,6 @@ def is_awaited(rank: int, size: int, marks: Path, late: int) -> None:
 @pytest.mark.parametrize("late", [0, 2])
 def test_a_worker_that_others_of_its_host_wait_for_is_named(make_cluster: MakeCluster, marks: Path, late: int) -> None:
     make_cluster(3).run(is_awaited, marks, late)
-
-
-def goes_on(rank: int, size: int, marks: Path) -> bool:
-    """While its marks are awaited some worker stands still."""
-    right = True
-    for number in range(60):
-        if number == 20:
-            (marks / str(rank)).touch()
-        tensor = torch.full((50_000,), float(number + rank))
-        dist.all_reduce(tensor)
-        right &= bool((tensor == 3 * number + 3).all())
-    return right
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_a_worker_that_stood_still_goes_on(make_cluster: MakeCluster, marks: Path, stopped: int) -> None:
-    cluster = make_cluster(3)
-    cluster.start(goes_on, marks)
-    await_marks(marks, 1)
-    process = cluster.processes[stopped].pid
-    assert process is not None
-    os.kill(process, signal.SIGSTOP)
-    state = Path(f"/proc/{process}/stat")
-    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the worker stands still")
-    os.kill(process, signal.SIGCONT)
-    assert cluster.collect() == [True] * 3
 
 
 def sums_at_a_switch_of_its_own(rank: int, size: int) -> str:
