@@ -21,7 +21,7 @@ def shared(rank: int, said: int | None, **fields: int | None) -> messages.Diagno
 
 
 def alone(rank: int, said: int, **fields: int | None) -> messages.Diagnosis.Worker:
-    """Of two on one host, of which no packet leaves it."""
+    """One of two workers on one host: no packet leaves it."""
     return worker(rank, contributions=0, tensor_last=None, sharing=[0, 1], tensor_said=said, **fields)
 
 

@@ -109,7 +109,7 @@ def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
 
 
 def latest(tensors: Iterable[int]) -> int | None:
-    """Of tags; None if there are none."""
+    """The tag of the latest of these collectives; None if there are none."""
     newest: int | None = None
     for tensor in tensors:
         if newest is None or collectives_behind(newest, tensor) > 0:
@@ -144,7 +144,7 @@ def _lags(who: str, lag: str, worker: messages.Diagnosis.Worker) -> str:
 
 
 def _unheard(workers: Iterable[messages.Diagnosis.Worker]) -> list[str]:
-    """Where no worker lags, one may be stopped that has begun what all others have."""
+    """Workers that may be stopped: they have begun what all others have, and have been silent since."""
     return [
         f"nothing has been heard of {messages.describe_peer(worker.peer)} for {worker.heartbeat_age_ms / 1000:.1f} s"
         for worker in workers
@@ -199,7 +199,7 @@ def collectives_behind(tensor_last: int, tensor: int) -> int:
 
 
 def _lag_in_its_own_words(worker: messages.Diagnosis.Worker, tensor: int) -> str:
-    """Of a worker that shares a stream, which the switch does not see apart; empty if it does not lag."""
+    """How far a worker that shares a stream lags, since a switch cannot tell; empty if it does not, or has not said."""
     if not worker.sharing or not worker.HasField("tensor_said"):
         return ""
     return _collectives(collectives_behind(worker.tensor_said, tensor))

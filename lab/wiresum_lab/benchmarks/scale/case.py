@@ -42,7 +42,7 @@ class Case:
     a_host: int = 1
     """Workers on each host, which share a stream."""
     racks: tuple[int, ...] = ()
-    """Of a regular tree: hosts at a leaf, leaves below a switch, and so on, all below one root."""
+    """A regular tree has so many hosts at a leaf, leaves below a switch, and so on, all below one root."""
     gbit: float = 100.0
     slow_gbit: float = 0.0
     """Of the last worker's link; 0: as the others'."""
