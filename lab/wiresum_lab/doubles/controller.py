@@ -14,8 +14,14 @@ from typing import Any, TypeVar
 import grpc
 
 from wiresum import join as messages
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.life import Life
+from wiresum.agent.life import Worker as AgentWorker
+from wiresum.agent.life_table import Do, Event
+from wiresum.agent.search import Services
 from wiresum.controller.driver import DriverError, Endpoint, JobCounters, JobEntry, Reconciled, SwitchSizes, Versions
 from wiresum.controller.jobs.cluster import Switch
+from wiresum.controller.jobs.granting import reply_to
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
 from wiresum.controller.jobs.keys import Keys, KeySequence
@@ -75,8 +81,8 @@ def member(worker: Worker) -> messages.Member:
 
 
 class JobsHarness:
-    """`Jobs`, a clock that the test sets, switches that carry out everything unless told to wait, and workers that halt
-    and move when they are told to."""
+    """`Jobs`, a clock that the test sets, switches that carry out everything unless told to wait, and the lives of
+    workers, which halt and move when they are told to."""
 
     def __init__(
         self,
@@ -102,8 +108,8 @@ class JobsHarness:
         """By job number, what its switch has counted for each worker: nothing, unless given. Empty: it cannot say."""
         self.results: dict[int, int] = {}
         """By job number, how many sums its switch has counted."""
-        self.halted: dict[str, messages.Halted] = {}
-        """By token, what workers say that have halted."""
+        self.lives: dict[str, Life] = {}
+        """By token; they outlive the service."""
         self.ahead: dict[int, set[int]] = {}
         """By rank, the slots where a worker is a round ahead of those who are not."""
         self.deaf: set[str] = set()
@@ -151,18 +157,54 @@ class JobsHarness:
 
     def obey(self, worker: Worker, event: messages.JobEvent) -> None:
         """As a worker does that is told this."""
-        if event.HasField("halt"):
-            ahead = self.ahead.get(worker.rank, set())
-            rounds = [7 + (slot in ahead) for slot in range(worker.job.lease.slots)]
-            positions = struct.pack(f">{worker.job.lease.slots}I", *rounds)
-            halted = messages.Halted(move_number=event.halt.move_number, positions=positions)
-            self.halted[worker.token] = halted
-        else:
-            del self.halted[worker.token]
-        self.beat(worker, worker.round_newest)
+        told = Event.HALT if event.HasField("halt") else Event.MOVE
+        self.happens(worker, told, getattr(event, told.name.lower()))
 
     def beat(self, worker: Worker, round_newest: int = 1) -> None:
-        self.jobs.beat(worker, round_newest, self.now, self.halted.get(worker.token))
+        self.happens(worker, Event.BEAT, round_newest=round_newest)
+
+    def halt_by_itself(self, worker: Worker) -> None:
+        """It takes its service for lost, which hears of that."""
+        if self.life(worker).halted is None:
+            self.happens(worker, Event.LOST, WiresumError("the service is lost"), "the service is lost")
+        else:
+            self.beat(worker)
+        self.settle()
+
+    def happens(self, worker: Worker, event: Event, *what: Any, round_newest: int | None = None) -> None:
+        """In the worker's life. The service hears its heartbeats, and its orders."""
+        for do, *which in self.life(worker).handle(event, self.now, *what):
+            assert do is not Do.ABORT_ALL, "it halts, and goes on"
+            if do is Do.BEAT:
+                newest = worker.round_newest if round_newest is None else round_newest
+                self.jobs.beat(worker, newest, self.now, which[1])
+            elif do is Do.TELL and which[1].cause == messages.JobEnded.WORKER_LEFT:
+                self.leave(worker)
+            elif do is Do.TELL:
+                self.abort(worker, which[1].reason)
+
+    def life(self, worker: Worker) -> Life:
+        """The machine that plays in its process. It begins when it is first asked for."""
+        if worker.token not in self.lives:
+            grant = reply_to(worker, self.jobs.cluster.switches[worker.switch_name], self.jobs.limits)
+            ahead = self.ahead.get(worker.rank, set())
+            rounds = [7 + (slot in ahead) for slot in range(grant.slots)]
+            request = join_request(job_name=worker.job.name, rank=worker.rank, world_size=grant.workers, can_move=True)
+            self.lives[worker.token] = self.begin(request, grant, rounds)
+        return self.lives[worker.token]
+
+    def begin(self, request: messages.JoinRequest, grant: messages.JoinReply, rounds: Sequence[int]) -> Life:
+        """A life that attends. `rounds`: what its worker waits for when it halts, by slot."""
+        life = Life(request, grant, Services(["service:1"], "", "service:1"), "the service", 120.0, self.now)
+        positions = struct.pack(f">{grant.slots}I", *rounds)
+        worker = AgentWorker(halt=lambda: positions, move=lambda _grant, _roles: None)
+        life.handle(Event.BEGIN, self.now, worker)
+        return life
+
+    @property
+    def halted(self) -> set[str]:
+        """Tokens of workers that stand still."""
+        return {token for token, life in self.lives.items() if life.halted is not None}
 
     def ask(self, **fields: object) -> Worker:
         worker = self.jobs.ask(join_request(**fields), self.now)

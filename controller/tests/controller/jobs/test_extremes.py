@@ -99,9 +99,9 @@ class World:
         return JobsHarness(switches=two(), store=self.memory, now=now)  # type: ignore[arg-type]
 
     def restart(self) -> None:
-        halted = self.made.halted
+        lives = self.made.lives
         self.made = self._service(self.made.now + 1)
-        self.made.halted = halted
+        self.made.lives = lives
 
     def run(self) -> list[Worker]:
         workers = running(self.made, slots=SLOTS, attempt=self.attempt)

@@ -313,44 +313,37 @@ def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so(
 # Halted by itself.
 
 
-def halt_by_itself(made: JobsHarness, worker: Worker, number: int = 0) -> None:
-    said = join.Halted(move_number=number, positions=positions(slots=worker.job.lease.slots), unasked=True)
-    made.halted[worker.token] = said
-    made.beat(worker)
-    made.settle()
-
-
 def test_a_worker_that_has_halted_by_itself_has_its_job_moved() -> None:
     made = JobsHarness(SIZES)
     workers = running(made)
     key = workers[0].job.lease.key
-    halt_by_itself(made, workers[1])
+    made.halt_by_itself(workers[1])
     made.wait(1, beating=workers)
     job = workers[0].job
-    assert (job.state, job.move, job.members.going_on, made.halted) == (State.RUNNING, None, None, {})
+    assert (job.state, job.move, job.members.going_on, made.halted) == (State.RUNNING, None, None, set())
     assert job.lease.key != key
     assert sorted(halts(made)) == [(0, 1), (1, 1), (2, 1)]
     assert made.jobs.moving.count[Cause.INTERRUPTED] == 1
-    halt_by_itself(made, workers[2], number=1)
+    made.halt_by_itself(workers[2])
     made.wait(1, beating=workers)
-    assert (job.move_number, job.state, made.halted) == (2, State.RUNNING, {})
+    assert (job.move_number, job.state, made.halted) == (2, State.RUNNING, set())
 
 
 def test_one_that_has_yet_to_hear_that_its_job_moves_hears_it() -> None:
     made, workers = halting(deaf=1)
-    halt_by_itself(made, workers[1])
+    made.halt_by_itself(workers[1])
     assert workers[1].job.state is State.MOVING
     assert moves(made) == []
     made.deaf.clear()
     made.jobs.attend(member(workers[1]), made.now)
     made.wait(1, beating=workers)
-    assert (workers[0].job.state, made.halted) == (State.RUNNING, {})
+    assert (workers[0].job.state, made.halted) == (State.RUNNING, set())
 
 
 def test_a_job_that_cannot_move_ends_when_a_worker_has_halted() -> None:
     made = JobsHarness(SIZES)
     workers = made.running(2)
-    halt_by_itself(made, workers[1])
+    made.halt_by_itself(workers[1])
     assert "had halted since it lost the service, and the job cannot move" in end_of(made).reason
 
 
@@ -463,10 +456,10 @@ def test_all_jobs_of_a_tenant_may_move_at_once_when_they_lose_the_service() -> N
     made = JobsHarness()
     jobs = [running(made, f"job-{n}", 2, tenant="vision", slots=16) for n in range(24)]
     for workers in jobs:
-        halt_by_itself(made, workers[0])
+        made.halt_by_itself(workers[0])
     made.wait(1, beating=[worker for workers in jobs for worker in workers])
     assert [numbers(workers) for workers in jobs] == [1] * 24
-    assert made.halted == {}
+    assert made.halted == set()
 
 
 def test_a_job_whose_workers_ask_for_moves_too_often_waits_and_others_do_not() -> None:
@@ -474,25 +467,25 @@ def test_a_job_whose_workers_ask_for_moves_too_often_waits_and_others_do_not() -
     workers = running(made, "greedy", 2, tenant="greedy", slots=16)
     honest = running(made, "honest", 2, tenant="honest", slots=16)
     for _ in range(5):
-        halt_by_itself(made, workers[0], numbers(workers))
+        made.halt_by_itself(workers[0])
     made.wait(1, beating=[*workers, *honest])
     assert numbers(workers) == 2, "one for the tenant, and one for its job"
     assert "it waits to move, for 1 s: workers of its tenant's jobs have asked for moves too often" in said_by(made)
-    halt_by_itself(made, honest[0])
+    made.halt_by_itself(honest[0])
     made.wait(9.5, beating=[*workers, *honest])
     assert (numbers(workers), numbers(honest)) == (3, 1), "it has moved when its budget allowed that"
-    assert (made.halted, said_by(made)) == ({}, {""})
+    assert (made.halted, said_by(made)) == (set(), {""})
 
 
 def test_a_job_that_waits_to_move_moves_at_once_when_its_switch_is_lost() -> None:
     made = JobsHarness(switches=two(), limits=Limits(moves_asked_least=0, moves_asked_per_job=0))
     workers = running(made, slots=16)
-    halt_by_itself(made, workers[0])
+    made.halt_by_itself(workers[0])
     made.wait(1, beating=workers)
     assert numbers(workers) == 0
     made.change(workers[0].job.lease.switch_name, "it is gone")
     made.wait(2, beating=workers)
-    assert (numbers(workers), made.halted, ends(made)) == (1, {}, set())
+    assert (numbers(workers), made.halted, ends(made)) == (1, set(), set())
 
 
 def test_a_worker_that_halts_since_its_switch_is_lost_needs_no_budget() -> None:
@@ -501,14 +494,14 @@ def test_a_worker_that_halts_since_its_switch_is_lost_needs_no_budget() -> None:
     workers = running(made, slots=16)
     made.change("leaf", "it is gone")
     made.wait(1.5, beating=workers)
-    halt_by_itself(made, workers[0])
+    made.halt_by_itself(workers[0])
     assert (workers[0].job.state, numbers(workers)) == (State.MOVING, 1)
 
 
 def test_a_job_that_waits_too_long_to_move_ends_with_an_error_that_says_so() -> None:
     made = JobsHarness(SIZES, Limits(moves_asked_least=0, moves_asked_per_job=0, moves_asked_ms=3_600_000))
     workers = running(made, slots=16)
-    halt_by_itself(made, workers[1])
+    made.halt_by_itself(workers[1])
     made.wait(29, beating=workers)
     assert ends(made) == set()
     made.wait(2, beating=workers)

@@ -8,7 +8,6 @@ import contextlib
 import itertools
 import json
 import random
-import struct
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -18,6 +17,11 @@ from typing import Any
 import pytest
 
 from wiresum import join
+from wiresum.agent.errors import WiresumError
+from wiresum.agent.life import Life, aborted
+from wiresum.agent.life_table import Do
+from wiresum.agent.life_table import Event as AgentEvent
+from wiresum.agent.life_table import Phase as LifePhase
 from wiresum.controller.driver import DriverError, Endpoint, Reconciled, SwitchSizes
 from wiresum.controller.jobs import tree
 from wiresum.controller.jobs.cluster import Switch
@@ -42,7 +46,7 @@ from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.tree import Node, Phase
 from wiresum.controller.resources import JOBS, SLOTS
 from wiresum.controller.store import Store
-from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, join_request, member, switch
 
 SIZES = SwitchSizes(slots=24, lanes_max=64, jobs_max=3)
 RACKS = {"left": "10.0.1.1", "right": "10.0.2.1"}
@@ -53,6 +57,7 @@ LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_m
 NAMES = ("a", "b", "c", "d", "e", "f")
 MOVES = ("a", "b", "c", "d")
 """Their workers can."""
+LOST = (WiresumError("it is lost"), "it is lost")
 LEASE_STATES = {
     State.FORMING: LeaseState.WANTED,
     State.QUEUED: LeaseState.WANTED,
@@ -85,12 +90,10 @@ class World:
         """Whether a switch reports at its next reconciliation that it was restarted."""
         self.keys: dict[int, set[str]] = {}
         """All keys that a switch ever got, each with the switches that have it."""
-        self.leases: dict[str, int] = {}
-        """By token, the key of the newest grant of each worker."""
-        self.halted: dict[str, join.Halted] = {}
+        self.lives: dict[str, Life] = {}
         """By token; workers outlive the service."""
-        self.move_numbers: dict[str, int] = {}
-        """By token, of the newest move that a worker has completed."""
+        self.resuming: dict[str, Life] = {}
+        """By attempt: of workers that ask for a lease in place of one that they have lost elsewhere."""
         self.moved = self.halted_alone = self.gone_on = self.refused_for_good = 0
         self.now = 0.0
         self.start()
@@ -100,17 +103,14 @@ class World:
         quotas = [Quota("poor", slots=48, jobs=1)]
         self.harness = JobsHarness(switches=switches(), limits=LIMITS, quotas=quotas, store=self.store, now=self.now)
         self.harness.answer = self.answer  # type: ignore[method-assign]
-        self.harness.halted, self.harness.ahead = self.halted, {0: {0, 3}, 1: {5}}
+        self.harness.lives, self.harness.ahead = self.lives, {0: {0, 3}, 1: {5}}
         for name in self.trouble:
             self.harness.change(name, "no answer")
 
     def answer(self, output: Output) -> None:
         """Answers as switches and workers do; some cannot be reached, and some take time."""
         if isinstance(output, Grant):
-            self.leases[output.worker.token] = output.reply.key
-            goes_on = output.worker.job.terms.shape is not None and not output.worker.stream
-            assert len(output.reply.roles) == (output.reply.slots if goes_on else 0)
-            self.gone_on += goes_on
+            self.begin(output.worker, output.reply)
         self.refused_for_good += isinstance(output, RefuseForGood)
         if isinstance(output, Halt | GoOn) and output.worker.broken_at is None:
             self.tell(output)
@@ -122,18 +122,26 @@ class World:
         else:
             self.answer_now(output)
 
+    def begin(self, worker: Worker, reply: join.JoinReply) -> None:
+        life = self.resuming.pop(worker.attempt, None)
+        if life is not None:
+            life.handle(AgentEvent.GRANTED, self.harness.now, reply)
+            assert (life.phase, life.grant.key) == (LifePhase.ATTENDING, reply.key), "it goes on there"
+            self.lives[worker.token] = life
+            self.gone_on += 1
+        elif worker.token not in self.lives:
+            assert self.harness.life(worker).grant.key == reply.key and not reply.roles
+
     def tell(self, output: Halt | GoOn) -> None:
         """Or else the stream breaks, and the worker hears of it later."""
         worker = output.worker
         if self.chance.random() < 0.2:
             self.harness.break_streams(worker)
             return
-        if isinstance(output, GoOn):
-            assert self.halted[worker.token].move_number == output.event.move.move_number, "it answered this halt"
-            self.leases[worker.token] = output.event.move.grant.key
-            self.move_numbers[worker.token] = output.event.move.move_number
-            self.moved += 1
         self.harness.obey(worker, output.event)
+        if isinstance(output, GoOn):
+            assert self.lives[worker.token].grant.key == output.event.move.grant.key, "it answered this halt"
+            self.moved += 1
 
     def catch_up(self) -> None:
         late, self.late = self.late, {}
@@ -209,45 +217,52 @@ class World:
 
     def go_on(self) -> None:
         """Workers that had a lease elsewhere ask for one, or say that the job is over."""
-        name, job_id = self.chance.choice(MOVES), bytes([self.chance.randrange(4)] * 16)
+        name, secret = self.chance.choice(MOVES), bytes([self.chance.randrange(4)] * 16)
         for rank in range(2):
-            said = struct.pack(">8I", *(7 + (self.chance.random() < 0.3) for _ in range(8)))
-            resumed = join.Resumed(slots=8, threads=1, lanes=64, positions=said, job_id=job_id)
+            grant = join.JoinReply(slots=8, threads=1, lanes=64, workers=2, rank=rank, members_secret=secret)
+            rounds = [7 + (self.chance.random() < 0.3) for _ in range(8)]
+            life = self.harness.begin(self.request(rank, name), grant, rounds)
+            life.handle(AgentEvent.LOST, self.harness.now, *LOST)
             if self.chance.random() < 0.2:
-                resumed.ended.cause = self.chance.choice((join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT))
-            self.ask(rank, name, threads_max=1, resumed=resumed)
+                order = self.chance.choice(((AgentEvent.ABORT, aborted("a reason")), (AgentEvent.LEAVE,)))
+                life.handle(order[0], self.harness.now, *order[1:])
+            self.ask_for_place(life, AgentEvent.UNKNOWN if life.phase is LifePhase.TELLING else AgentEvent.LOST)
+
+    def ask_for_place(self, life: Life, unknown: AgentEvent) -> None:
+        """At a service that does not know its worker; one with an order only says that."""
+        (question,) = (out[1] for out in life.handle(unknown, self.harness.now, *LOST) if out[0] is Do.ASK)
+        self.resuming[question.attempt] = life
+        self.ask(question)
 
     def halt_alone(self) -> None:
         """A worker has taken its service for lost, and finds it again."""
-        workers = [w for w in self.workers(Presence.ATTENDING) if w.can_move and w.token not in self.halted]
+        workers = [w for w in self.workers(Presence.ATTENDING) if w.can_move and self.harness.life(w).halted is None]
         workers = [worker for worker in workers if worker.job.has_begun and worker.broken_at is None]
         if workers:
-            worker = self.chance.choice(workers)
-            number = self.move_numbers.get(worker.token, 0)
-            said = struct.pack(f">{worker.job.lease.slots}I", *[7] * worker.job.lease.slots)
-            self.halted[worker.token] = join.Halted(move_number=number, positions=said, unasked=True)
             self.halted_alone += 1
-            self.harness.beat(worker)
-            self.harness.settle()
+            self.harness.halt_by_itself(self.chance.choice(workers))
 
-    def ask(self, rank: int | None = None, name: str = "", **fields: object) -> None:
-        name = name or self.chance.choice(NAMES)
+    def request(self, rank: int, name: str) -> join.JoinRequest:
         tenant, priority = ("poor", 1) if name == "d" else ("", 0)
-        rank = self.chance.randrange(2) if rank is None else rank
         port = 5000 + 16 * rank + self.chance.choice((0, 0, 8))
+        return join_request(
+            job_name=name,
+            rank=rank,
+            world_size=2,
+            slots=self.chance.choice((0, 8, 64)),
+            endpoint=join.Endpoint(address=self.chance.choice(list(RACKS.values())), port=port),
+            attempt=self.chance.choice("xxy"),
+            tenant=tenant,
+            priority=priority,
+            can_move=name in MOVES,
+            timeout_ms=0,
+        )
+
+    def ask(self, request: join.JoinRequest | None = None) -> None:
+        request = request or self.request(self.chance.randrange(2), self.chance.choice(NAMES))
         try:
-            self.harness.ask(
-                job_name=name,
-                rank=rank,
-                world_size=2,
-                slots=self.chance.choice((0, 8, 64)),
-                endpoint=join.Endpoint(address=self.chance.choice(list(RACKS.values())), port=port),
-                attempt=self.chance.choice("xxy"),
-                tenant=tenant,
-                priority=priority,
-                can_move=name in MOVES,
-                **fields,
-            )
+            self.harness.jobs.ask(request, self.harness.now)
+            self.harness.settle()
         except Refusal as refusal:
             two_jobs = refusal.code == "FAILED_PRECONDITION" and "these are two jobs" in refusal.text
             assert two_jobs or refusal.code in ("ALREADY_EXISTS", "UNAVAILABLE"), refusal.text
@@ -255,7 +270,7 @@ class World:
     def ask_all(self) -> None:
         name = self.chance.choice(NAMES)
         for rank in range(2):
-            self.ask(rank, name)
+            self.ask(self.request(rank, name))
 
     def fail(self) -> None:
         self.failures, self.reloaded = self.chance.randint(1, 3), self.chance.random() < 0.3
@@ -268,6 +283,8 @@ class World:
     def attend(self) -> None:
         broken = [worker for worker in self.workers(Presence.ATTENDING) if worker.broken_at is not None]
         for worker in self.workers(Presence.GRANTED) + broken:
+            if self.harness.life(worker).phase not in (LifePhase.ATTENDING, LifePhase.SEEKING):
+                continue  # it has left, which the service before did not write down
             self.harness.jobs.attend(member(worker), self.harness.now)
             self.harness.beat(worker, 5)
         self.harness.settle()
@@ -277,14 +294,17 @@ class World:
         if not workers:
             return
         worker = self.chance.choice(workers)
-        match self.chance.choice(("leave", "leave", "abort", "break")):
-            case "leave":
-                self.harness.leave(worker)
-            case "abort":
-                self.harness.abort(worker, "a reason")
-            case _:
+        order = self.chance.choice((AgentEvent.LEAVE, AgentEvent.LEAVE, AgentEvent.ABORT, None))
+        try:
+            if order is not None:
+                self.harness.happens(worker, order, *([aborted("a reason")] if order is AgentEvent.ABORT else []))
+            else:
                 self.harness.break_streams(worker)
-                self.harness.settle()
+        except Refusal as refusal:
+            assert refusal.code == "NOT_FOUND" and worker.job.state is State.ENDING
+            self.harness.break_streams(worker)
+            self.ask_for_place(self.harness.life(worker), AgentEvent.UNKNOWN)
+        self.harness.settle()
 
     def wait(self) -> None:
         beating = [worker for worker in self.workers(Presence.ATTENDING) if worker.broken_at is None]
@@ -375,13 +395,14 @@ class World:
 
     def workers_are_where_their_job_is(self) -> None:
         for worker in self.workers(Presence.ATTENDING):
-            job, halted = worker.job, self.halted.get(worker.token)
+            job, life = worker.job, self.harness.life(worker)
             if job.state is State.RUNNING and worker.broken_at is None:
                 waits = job.members.going_on is not None and worker.rank in job.members.going_on.roles
                 waits = waits or job.members.left_first is not None  # for its end, since one has left
-                assert (halted is None and self.leases[worker.token] == job.lease.key) or waits, worker
-            if halted is not None and job.has_begun:
-                assert halted.move_number <= job.move_number or worker.rank in job.members.may_be_halted, worker
+                assert (life.halted is None and life.grant.key == job.lease.key) or waits, worker
+            if life.halted is not None and job.has_begun:
+                known = life.halted.move_number <= job.move_number
+                assert known or worker.rank in job.members.may_be_halted, worker
 
     def finish(self) -> None:
         """Checks that all resources are free again once all workers are gone and all switches are back."""
