@@ -21,13 +21,13 @@ def search(*own: str, fallback: str = "") -> tuple[Services, Search]:
 
 def test_what_is_asked_is_the_old_lease_again_by_one_number_for_all_questions() -> None:
     _, made = search("a:1")
-    asked, within_s = made.question(FIRST, GRANT, None, 101.0) or pytest.fail("it asks")
+    asked, within_s = made.question(FIRST, GRANT, None, 101.0)
     assert (asked.job_name, asked.rank, asked.threads_max, asked.lanes_max, asked.slots) == ("a-job", 1, 2, 8, 16)
     assert (asked.resumed.slots, asked.resumed.threads, asked.resumed.lanes) == (16, 2, 8)
     assert asked.resumed.positions == b"positions" and asked.resumed.reason == "its switch is lost"
     assert len(asked.resumed.job_id) == 16 and not asked.resumed.HasField("ended")
     assert within_s == 29.0, "there is nobody else"
-    told, _ = made.question(FIRST, GRANT, ORDER, 102.0) or pytest.fail("it tells")
+    told, _ = made.question(FIRST, GRANT, ORDER, 102.0)
     assert told.resumed.ended == ORDER and told.attempt == asked.attempt != FIRST.attempt
     assert FIRST.slots == 4096, "the request is left as it is"
 
@@ -35,7 +35,7 @@ def test_what_is_asked_is_the_old_lease_again_by_one_number_for_all_questions() 
 def test_a_turn_is_short_where_there_are_others_and_ends_with_the_search() -> None:
     for services, made in (search("a:1", "b:1"), search("a:1", fallback="f:1")):
         assert services.are_several
-        assert [(made.question(FIRST, GRANT, None, now) or (None, 0))[1] for now in (100.0, 129.0, 130.0)] == [
+        assert [made.question(FIRST, GRANT, None, now)[1] for now in (100.0, 129.0, 130.0)] == [
             TURN_S,
             1.0,
             TURN_S_MIN,
@@ -60,9 +60,10 @@ def test_with_a_fallback_each_turn_begins_at_the_first_service() -> None:
     services.at = "b:1"
     assert ask(services, made, "UNAVAILABLE") == "a:1"
     assert ask(services, made, "UNAVAILABLE") == "a:1"
-    assert made.question(FIRST, GRANT, None, 101.0) is None, "it is the fallback's turn"
+    assert made.question(FIRST, GRANT, None, 101.0)[1] == TURN_S_MIN, "it is the fallback's turn"
+    assert ask(services, made, "DEADLINE_EXCEEDED") == "b:1", "which is not put off by that"
     services.at = "f:1"
-    assert (made.question(FIRST, GRANT, None, 101.0) or (None, 0))[1] == 2 * TURN_S
+    assert made.question(FIRST, GRANT, None, 101.0)[1] == 2 * TURN_S
 
 
 @pytest.mark.parametrize("code", [NOT_READY, "PERMISSION_DENIED"])

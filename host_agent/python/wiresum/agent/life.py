@@ -351,8 +351,6 @@ class Life:
         assert self._search is not None, "its lease is lost"
         self._do(Do.HANG_UP)
         question = self._search.question(self._request, self.grant, self._order, self._now)
-        if question is None:
-            return self._rest()
         self._do(Do.ASK, *question, self.services.are_several)
         return Phase.ASKING if self._order is None else Phase.CONVEYING
 

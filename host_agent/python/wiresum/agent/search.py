@@ -3,9 +3,10 @@
 It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it. One
 that does not is asked for a place, if it has a switch that takes jobs. After `TURN_S` the worker begins at the first
 one again, so that all meet at the first that can take the job, whatever each of them found before. But a service may
-take jobs, and yet have no place for this one. So after some turns the worker asks only the fallback for a place, and
-the others whether they know the job. Without a fallback it leaves out those that have had their turns, until all have;
-then each has one turn more, so that workers that are at different services meet after all.
+take jobs, and yet have no place for this one. So after some turns the worker waits for a place at the fallback
+alone, and asks the others for a moment: whether they know the job, or know that it is over. Without a fallback it
+leaves out those that have had their turns, until all have; then each has one turn more, so that workers that are at
+different services meet after all.
 """
 
 from __future__ import annotations
@@ -102,17 +103,19 @@ class Search:
         """By endpoint: how often it was asked for a place, and had none."""
         self._turns_of_one = TURNS_OF_ONE
         self._next = ""
+        self._waits = True
+        """At the service that was asked last, for a turn."""
 
     def question(
         self, request: messages.JoinRequest, grant: messages.JoinReply, order: messages.JobEnded | None, now: float
-    ) -> tuple[messages.JoinRequest, float] | None:
+    ) -> tuple[messages.JoinRequest, float]:
         """What to ask the service that does not know the job: for a place, or to hear the order; and how many seconds
-        to wait. `request`: the worker's first. `grant`: the lease that was lost. None: ask nothing."""
+        to wait. `request`: the worker's first. `grant`: the lease that was lost."""
         services, turn_s = self._services, TURN_S
-        if services.fallback and self._turns.total() >= TURNS_OF_ONE:
-            if services.at != services.fallback:
-                return None
-            turn_s = 2 * TURN_S
+        of_fallback = bool(services.fallback) and self._turns.total() >= TURNS_OF_ONE
+        self._waits = not of_fallback or services.at == services.fallback
+        if of_fallback:
+            turn_s = 2 * TURN_S if self._waits else TURN_S_MIN
         left_s = self._began_at + self._within_s - now
         asked = messages.JoinRequest()
         asked.CopyFrom(request)
@@ -126,7 +129,7 @@ class Search:
     def refused(self, code: str, why: str) -> None:
         """The service that was asked has no place now. `code`: of the `JoinError`, or NOT_READY."""
         self._why = why
-        if code != NOT_READY:
+        if code != NOT_READY and self._waits:
             self._turns[self._services.at] += 1
             self._final = code not in _AGAIN and not self._services.are_several
             self._next = self._first_to_ask() if code in _AGAIN else ""
