@@ -1,9 +1,11 @@
 """Whole jobs in virtual time: the real memberships of all workers, services with real jobs, and faults at any moment.
 
-A seed makes a job, its services, and up to four faults that begin within FAULTS_S: a service is killed, stopped, or
-takes no jobs; a switch is lost; a worker's calls are cut, or what it is told is lost; and perhaps one worker ends the
-job. In a *mild* world each fault is over before anybody gives up: there the job goes on, or all hear why it does not.
-In any world all workers end or all go on, within a bound, and what each says of its positions is so.
+A seed makes a job, its services, and up to four faults that begin within FAULTS_S: a service is killed, stopped or
+frozen, takes no jobs, or hands over to its standby; its disk lags; a switch, perhaps of a tree, is lost, out of reach
+or drained; workers' calls are cut, or what they are told is lost; and perhaps one worker ends the job, or dies. In a
+*mild* world each fault is over before anybody gives up: there the job goes on, or all hear why it does not. In any
+world all workers end or all go on, within a bound, and what each says of its positions is so; and in the end no service
+keeps anything of the job.
 
 pytest host_agent/tests/agent/test_lives.py --seeds 10000        a long run
 pytest host_agent/tests/agent/test_lives.py --seed 1234          repeats a seed
@@ -15,17 +17,24 @@ import dataclasses
 import functools
 import random
 import struct
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from wiresum import join as messages
 from wiresum.agent.errors import WiresumError
-from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, RESUME_S, Phase
+from wiresum.agent.life import Life, Output
+from wiresum.agent.life_table import ABORT_S_MAX, IMPOSSIBLE, LEAVE_S_MAX, NOTHING, RESUME_S, TABLE, Event, Phase
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
+from wiresum.controller.jobs.cluster import Switch
+from wiresum_lab.doubles.controller import NOBODY, switch
 from wiresum_lab.doubles.moving import roles
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job
-from wiresum_lab.doubles.virtual_network import LIMITS, Network, Service
+from wiresum_lab.doubles.virtual_network import LATENCY_S, LIMITS, SIZES, Network, Running, Service
 
 FAULTS_S = 8.0
 MILD_S, LONG_S = 4.0, 60.0
@@ -35,7 +44,35 @@ SETTLE_S = 20.0
 """Until a service has found out whom it has lost."""
 MARGIN_S = 75.0
 """In a world that is not mild: until a service ends a job that has no lease, or whose workers do not come back."""
+KEEP_S = 700.0
+"""Until a service has lost whoever does not say that it leaves."""
 REASON, BUG = "the loss is NaN", "a thread has died"
+RACKS = ("127.0.1.1", "127.0.1.2")
+
+
+def two_switches() -> list[Switch]:
+    return [switch(name, SIZES) for name in ("first", "second")]
+
+
+def tree() -> list[Switch]:
+    """Of three switches, and a fourth that each host reaches, too."""
+    racks = [switch(address, SIZES, [address], parent="spine") for address in RACKS]
+    return [switch("spine", SIZES, NOBODY), *racks, switch("spare", SIZES)]
+
+
+VISITED: Counter[tuple[Phase, Event]] = Counter()
+WORLDS_LEAST, CELLS_LEAST = 100, 50
+"""So many worlds visit so many of the cells of the table where something is done."""
+
+
+def note_visits(life: Life) -> None:
+    handle = life.handle
+
+    def note(event: Event, now: float, *what: Any) -> list[Output]:
+        VISITED[life.phase, event] += 1
+        return handle(event, now, *what)
+
+    life.handle = note  # type: ignore[method-assign]
 
 
 class Rounds:
@@ -66,7 +103,7 @@ class Sums(DataPath):
     def __init__(self, rounds: Rounds, rank: int) -> None:
         super().__init__()
         self.rounds, self.rank = rounds, rank
-        self.stands_still = False
+        self.stands_still = self.is_dead = False
         self.key, self.served_at = 0, ""
         self.member: Membership | None = None
         self.over: list[str] = []
@@ -106,24 +143,31 @@ class World:
             heartbeat_interval_ms=300, reattach_ms=reattach_ms, reattach_with_state_ms=reattach_ms,
             connection_lost_ms=60_000 if self.mild else 1000, heartbeat_lost_ms=60_000 if self.mild else 10_000,
         )  # fmt: skip
-        self.services = [
-            Service(self.network, self.limits, folder / str(index) if chance.random() < 0.4 else None).start()
-            for index in range(chance.choice([1, 1, 2]))
-        ]
-        for other in self.services[1:]:
-            if chance.random() < 0.5:
-                other.kill()
+        states = [folder / str(index) if chance.random() < 0.4 else None for index in range(chance.choice([1, 1, 2]))]
+        if len(states) == 2 and chance.random() < 0.5:  # a controller and its standby
+            states = [folder / "both"] * 2
+        switches = chance.choice([tuple, tuple, two_switches, tree])
+        self.services = [Service(self.network, self.limits, state, switches=switches) for state in states]
+        for service in self.services:
+            if service is self.services[0] or (states[0] != states[-1] and chance.random() < 0.5):
+                service.start()
         workers = chance.choice([1, 2, 2, 3, 4])
         self.rounds = Rounds(chance, workers)
         self.paths = [Sums(self.rounds, rank) for rank in range(workers)]
         fallback = FallbackOf(Service(self.network, self.limits)) if chance.random() < 0.4 else None
+        if fallback is not None and chance.random() < 0.3:
+            fallback.trouble = "another process listens there"
         endpoints, share = ",".join(each.endpoint for each in self.services), chance.random() < 0.5
-        self.job = Job(self.network, endpoints, list(self.paths), fallback, share=share)
+        addresses = [chance.choice(RACKS) for _ in self.paths]
+        self.job = Job(self.network, endpoints, list(self.paths), fallback, share=share, addresses=addresses)
         for path, member in zip(self.paths, self.job.members, strict=True):
             path.member = member
             path.know(member.grant)
-        self.ender = chance.randrange(workers) if chance.random() < 0.6 else None
-        self.switches_lost: set[Service] = set()
+            note_visits(member._life)
+        self.enders = [chance.randrange(workers)] if chance.random() < 0.6 else []
+        if chance.random() < 0.1:
+            self.enders = list(range(workers))
+        self.switches_lost: set[tuple[Path | str, str]] = set()
         """A service that is started anew finds out."""
         self.is_forgotten = False
         """An order is, which a service has heard."""
@@ -141,15 +185,19 @@ class World:
             self.network.sleep(STEP_S)
 
     def _all_send(self) -> bool:
-        return not any(path.stands_still or path.over or path.errors for path in self.paths)
+        return not any(path.stands_still or path.over or path.errors or path.is_dead for path in self.paths)
 
     # Faults.
 
     def _say(self, what: str) -> None:
         self.said.append(f"{self.network.now() - 1000.0:.2f} {what}")
 
-    def _lose_sums(self, service: Service) -> None:
-        self.rounds.lost_keys |= {path.key for path in self.paths if path.served_at == service.endpoint}
+    def _lose_sums(self, service: Service, switch_name: str = "") -> None:
+        """Of all its switches, unless it is said which."""
+        at = [each.endpoint for each in self.services if each.state == service.state]
+        leases = service.running.jobs.cluster.holders()
+        elsewhere = {lease.key for lease in leases if switch_name and switch_name not in lease.nodes}
+        self.rounds.lost_keys |= {path.key for path in self.paths if path.served_at in at} - elsewhere
 
     def _kill(self, service: Service) -> Callable[[], object]:
         """With a state on disk its switch is another process, which lives."""
@@ -168,31 +216,81 @@ class World:
     def _forget(self) -> None:
         """A service ends that may have heard an order, and have told some of the workers of it."""
         heard = (Phase.TOLD, Phase.OVER, Phase.LEFT)
-        self.is_forgotten |= self.ender is not None and self.job.members[self.ender]._life.phase in heard
+        self.is_forgotten |= any(self.job.members[rank]._life.phase in heard for rank in self.enders)
 
     def _start(self, service: Service) -> None:
-        if service.endpoint not in self.network.services:
-            service.start()
-            if service in self.switches_lost:
-                service.running.lose_switch()
+        """Or its standby, unless one of both serves."""
+        if any(running.owner.state == service.state for running in self.network.services.values()):
+            return
+        self.chance.choice([each for each in self.services if each.state == service.state]).start()
+        for state, name in sorted(self.switches_lost, key=str):
+            if state == service.state:
+                self._running(service).lose_switch(name)
+
+    def _running(self, service: Service) -> Running:
+        return next(each for each in self.network.services.values() if each.owner.state == service.state)
+
+    def _freeze(self, service: Service) -> Callable[[], object]:
+        """Its standby may take over."""
+        running = service.running
+        running.frozen = True
+        self._hand_over(service)
+        return running.thaw
+
+    def _hand_over(self, service: Service) -> Callable[[], object]:
+        for other in self.services:
+            if other.state == service.state and other.endpoint not in self.network.services:
+                self._forget()
+                other.start()
+        return bool
+
+    def _lag(self, service: Service) -> Callable[[], object]:
+        running = service.running
+        running.lag_s = 1.5 * self.chance.random()
+        return functools.partial(setattr, running, "lag_s", 0.0)
+
+    def _choose_switch(self, running: Running) -> str:
+        return self.chance.choice(running.switches).name
+
+    def _drain(self, service: Service) -> Callable[[], object]:
+        running = service.running
+        name = self._choose_switch(running)
+        running.drain(name, resume=False)
+        return lambda: running.drain(name, resume=True) if running.runs else None
+
+    def _part(self, service: Service) -> Callable[[], object]:
+        """The service from a switch, which holds what it held."""
+        running = service.running
+        name = self._choose_switch(running)
+        running.lose_switch(name, comes_back=False, forgets=False)
+        return lambda: running.find_switch(name) if running.runs else None
 
     def _lose_switch(self, service: Service) -> Callable[[], object]:
-        self._lose_sums(service)
         running = service.running
-        running.lose_switch(comes_back=False)
-        self.switches_lost.add(service)
-        return lambda: running.find_switch() if running.runs else None
+        name = self._choose_switch(running)
+        self._lose_sums(service, name)
+        running.lose_switch(name, comes_back=False)
+        self.switches_lost.add((service.state, name))
+        return lambda: running.find_switch(name) if running.runs else None
 
     def _refuse(self, service: Service) -> Callable[[], object]:
         running = service.running
         running.refuses_with = "it takes no jobs"
         return functools.partial(setattr, running, "refuses_with", "")
 
+    def _await_moment(self, members: list[Membership], within_s: float) -> None:
+        """Often it is one of a worker's life that seldom comes."""
+        phase = self.chance.choice([*[None] * len(Phase), *Phase])
+        self.network.wait_for(lambda: any(each._life.phase is phase for each in members), self.network.now() + within_s)
+        self.network.sleep(self.chance.choice([0.0, LATENCY_S, STEP_S]) if phase is not None else 0.0)
+
     def _fault(self) -> None:
         chance, job = self.chance, self.job
-        self.network.sleep(chance.random() * FAULTS_S)
+        self._await_moment(job.members, chance.random() * FAULTS_S)
         lasts_s = chance.random() * (MILD_S if self.mild else chance.choice([MILD_S, LONG_S]))
-        what = chance.choice([self._kill, self._kill, self._stop, self._lose_switch, self._refuse, None, None])
+        of_service = [self._kill, self._kill, self._stop, self._freeze, self._hand_over, self._lag, self._refuse]
+        of_switch = [self._lose_switch, self._lose_switch, self._part, self._drain]
+        what = chance.choice([*of_service, *of_switch, None, None, None])
         service = chance.choice(self.services)
         if what is not None:
             if service.endpoint not in self.network.services:
@@ -201,7 +299,7 @@ class World:
             heal = what(service)
         else:
             ranks = [rank for rank in range(len(job.hosts)) if chance.random() < 0.5]
-            how = chance.choice(["refused", "silence", "deaf"])
+            how = chance.choice(["refused", "silence", "deaf", "lost"])
             self._say(f"{how} at {ranks} for {lasts_s:.2f} s")
             heal = functools.partial(self._cut, ranks, "")
             self._cut(ranks, how)
@@ -210,38 +308,45 @@ class World:
         self._say("healed")
 
     def _cut(self, ranks: list[int], how: str) -> None:
-        for rank in ranks:
-            host = self.job.hosts[rank]
+        for host in (self.job.hosts[rank] for rank in ranks if not self.paths[rank].is_dead):
             host.loses_packets = how == "deaf"
+            host.loses = (lambda: self.chance.choice(["", "question", "answer"])) if how == "lost" else str
             if how in ("refused", "silence"):
                 host.cut(how)
             elif not how:
                 host.cut_off = ""
 
-    def _end(self) -> None:
-        if self.ender is None:
-            return
-        self.network.sleep(self.chance.random() * (FAULTS_S + 2.0))
-        member, path = self.job.members[self.ender], self.paths[self.ender]
-        how = self.chance.choice(["abort", "abort", "leave", "abort leave", "halt", "move"])
-        self._say(f"rank {self.ender} {how}")
+    def _end(self, rank: int) -> None:
+        member, path = self.job.members[rank], self.paths[rank]
+        self._await_moment([member], self.chance.random() * (FAULTS_S + 2.0))
+        how = self.chance.choice(["abort", "abort", "leave", "abort leave", "abort abort", "halt", "move", "die"])
+        self._say(f"rank {rank} {how}")
         if how in ("halt", "move"):
             path.fails[how] = ValueError(BUG)
             return
-        for word in how.split():
-            if not path.errors:
-                path.over.append(word)
-            began_at = self.network.now()
-            member.abort(REASON) if word == "abort" else member.leave()
-            bound_s = LEAVE_S_MAX if word == "abort" else ABORT_S_MAX if "abort" in path.over else LEAVE_S_MAX
-            assert self.network.now() - began_at <= bound_s + 1.0, "an order is bounded"
+        if how == "die":
+            path.is_dead = True
+            self.job.hosts[rank].cut("refused")
+            return
+        self.network.run(*(functools.partial(self._order, rank, word) for word in how.split()))
+
+    def _order(self, rank: int, word: str) -> None:
+        member, path, clock = self.job.members[rank], self.paths[rank], self.network
+        if word == "leave":
+            self._await_moment([member], self.chance.random() * 3.0)
+        if not path.errors:
+            path.over.append(word)
+        began_at = clock.now()
+        member.abort(REASON) if word == "abort" else member.leave()
+        bound_s = LEAVE_S_MAX if word == "abort" else ABORT_S_MAX if "abort" in path.over else LEAVE_S_MAX
+        assert clock.now() - began_at <= bound_s + 1.0, "an order is bounded"
 
     # What must be.
 
     def run(self) -> None:
         try:
             faults = [self._fault] * self.chance.choice([1, 1, 2, 3, 4])
-            self.network.run(self._end, *faults)
+            self.network.run(*(functools.partial(self._end, rank) for rank in self.enders), *faults)
             self._heal()
             self.network.sleep(STEP_S if self.mild else SETTLE_S)
             patience_s = max(self.limits.reattach_ms, self.limits.heartbeat_lost_ms) / 1000 + RESUME_S
@@ -251,16 +356,38 @@ class World:
         finally:
             self.is_over = True
         self.job.leave()
-        for service in [*self.services, *([self.job.fallback.service] if self.job.fallback else [])]:
-            service.kill()
+        self._expect_nothing_kept()
+        for running in list(self.network.services.values()):
+            running.owner.kill()
         self.network.expect_no_threads()
 
     def _heal(self) -> None:
+        if self.job.fallback is not None:
+            self.job.fallback.trouble = ""
+        for running in list(self.network.services.values()):
+            running.thaw()
         for service in self.services:
             self._start(service)
+        for running in self.network.services.values():
+            for each in running.switches:
+                running.drain(each.name, resume=True)
+                running.find_switch(each.name)
+
+    def _expect_nothing_kept(self) -> None:
+        services = list(self.network.services.values())
+        slots = [sum(each.sizes.slots for each in running.switches) for running in services]
+        assert self.network.wait_for(
+            lambda: (
+                all(not len(each.jobs.roster) for each in services) and [each.slots_free for each in services] == slots
+            ),
+            self.network.now() + KEEP_S,
+        ), [(each.jobs.all(), each.jobs.roster.released, each.slots_free) for each in services]
+        for each in services:
+            assert each._writes or each.store is None or each.store.load().jobs == []
+        assert [each.jobs.roster.named for each in services] == [{}] * len(services)
 
     def _is_settled(self) -> bool:
-        return all(bool(path.errors or "leave" in path.over) for path in self.paths) or self._go_on()
+        return all(path.errors or "leave" in path.over or path.is_dead for path in self.paths) or self._go_on()
 
     def _go_on(self) -> bool:
         keys = {path.key for path in self.paths}
@@ -278,27 +405,39 @@ class World:
             self.network.sleep(5.0)
             assert self._go_on() and self.rounds.passed > before, f"it goes on, and stays so: {self._state()}"
             return
-        errors = [error for path in self.paths for error in path.errors]
+        errors = [error for path in self.paths for error in path.errors if not path.is_dead]
         assert all(len(path.errors) <= 1 for path in self.paths), "each hears of it once"
-        ender = self.paths[self.ender] if self.ender is not None else None
-        assert not self.mild or ender is not None, f"a mild world ends no job: {errors}"
-        if self.mild and ender is not None:
-            self._check_cause(ender, errors)
+        assert not self.mild or self.enders, f"a mild world ends no job: {errors}"
+        for error in errors if self.mild else []:
+            self._check_cause(error)
 
-    def _check_cause(self, ender: Sums, errors: list[WiresumError]) -> None:
-        if "abort" in ender.over or ender.fails:
-            said = BUG if ender.fails else f"ended the job: {REASON}"
-        else:
-            said = f"rank {self.ender}"
-        for error in errors:
-            # Who has yet to hear it looks for those who have heard it.
-            assert said in str(error) or (self.is_forgotten and "looked for another lease" in str(error)), errors
+    def _check_cause(self, error: WiresumError) -> None:
+        enders = [self.paths[rank] for rank in self.enders]
+        said = [
+            BUG if each.fails else f"ended the job: {REASON}" for each in enders if "abort" in each.over or each.fails
+        ]
+        said += [f"rank {each.rank}" for each in enders if each.over == ["leave"] or each.is_dead]
+        if self.is_forgotten or any(each.is_dead for each in enders):
+            said.append("looked for another lease")  # for those who have heard it, or died
+        assert any(text in str(error) for text in said), error
 
 
 def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_path: Path) -> None:
+    VISITED.update({(Phase.JOINED, Event.BEGIN): 1})
     world = World(life_seed, tmp_path)
     try:
         world.run()
     except BaseException:
         print(f"repeat it: --seed {life_seed}", *world.said, sep="\n")  # noqa: T201 - for people
         raise
+
+
+def test_the_worlds_visit_most_of_what_can_happen() -> None:
+    """With the worlds before. `pytest -s` shows how often each cell was visited; those that are not are tested alone
+    (test_life.py)."""
+    if VISITED[Phase.JOINED, Event.BEGIN] < WORLDS_LEAST:
+        pytest.skip("too few seeds")
+    acts = [(phase, event) for phase in Phase for event in Event if TABLE[phase][event] not in (IMPOSSIBLE, NOTHING)]
+    for phase, event in acts:
+        print(f"{phase.name:9} {event.name:10} {VISITED[phase, event]:9}")  # noqa: T201 - for people
+    assert sum(cell in VISITED for cell in acts) >= CELLS_LEAST

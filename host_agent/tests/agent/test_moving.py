@@ -3,8 +3,6 @@ jobs, and a data path that only says where it stands."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from wiresum.controller import Limits
@@ -18,20 +16,6 @@ SELDOM = Limits(heartbeat_interval_ms=20_000)
 @pytest.fixture
 def service(network: Network) -> Service:
     return Service(network, SELDOM).start()
-
-
-class Slow(DataPath):
-    """One that halts when it may."""
-
-    may_halt = False
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self._network = network
-
-    def halt(self) -> bytes:
-        self._network.wait_until(lambda: self.may_halt, "it may halt")
-        return super().halt()
 
 
 def test_workers_go_on_at_the_lease_that_the_service_gives_them_and_wait_for_no_heartbeat(
@@ -66,29 +50,3 @@ def test_a_worker_that_cannot_move_hears_as_before_that_its_switch_was_started_a
     service.running.lose_switch()
     for error in job.await_errors():
         assert "was started anew, and what it had summed is lost" in str(error)
-
-
-def key_of_next_lease(service: Service) -> int:
-    """0: there is none."""
-    (job,) = service.jobs()
-    lease = job.move.lease if job.move is not None else None
-    return 0 if lease is None else lease.key
-
-
-@pytest.mark.parametrize("halted", [0, 1])
-def test_a_service_that_is_started_again_in_the_middle_goes_on_with_a_new_move(
-    network: Network, start: Start, tmp_path: Path, halted: int
-) -> None:
-    service = Service(network, state=tmp_path / "state").start()
-    paths = [DataPath()] * halted + [Slow(network) for _ in range(2 - halted)]
-    job = start(service.endpoint, paths)
-    service.running.lose_switch()
-    network.wait_until(lambda: paths[0].halted == halted and key_of_next_lease(service), "it is prepared")
-    given_up = key_of_next_lease(service)
-    service.kill()
-    service.start()
-    for path in paths[halted:]:
-        assert isinstance(path, Slow)
-        path.may_halt = True
-    job.await_moves(1)
-    assert job.members[0].grant.key != given_up

@@ -3,13 +3,11 @@ real memberships and services with real jobs."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from wiresum.agent.errors import (
     JobAbortedError,
     SessionClosedError,
     WiresumError,
-    WorkerLeftError,
 )
 from wiresum.agent.life_table import Event
 from wiresum.agent.statistics import TrafficStats
@@ -30,8 +27,6 @@ from wiresum_lab.doubles.resuming import DataPath, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
 REASON = "the loss is NaN"
-PATIENT = dataclasses.replace(LIMITS, reattach_ms=10_000, connection_lost_ms=60_000)
-"""Of a service that nobody gives up soon, and that gives nobody up soon."""
 
 
 def all_hear(job: Job, kind: type[WiresumError], text: str, *, but: int | None = None) -> None:
@@ -44,23 +39,6 @@ def all_hear(job: Job, kind: type[WiresumError], text: str, *, but: int | None =
         assert path.moves == [], "nobody goes on"
 
 
-def attending(job: Job, service: Service) -> Callable[[], object]:
-    return lambda: None
-
-
-def away(job: Job, service: Service) -> Callable[[], object]:
-    """The service is gone, and nobody has given it up yet."""
-    service.kill()
-    return service.start
-
-
-def unheard(job: Job, service: Service) -> Callable[[], object]:
-    """No packet passes between the workers and their service, which lives."""
-    for host in job.hosts:
-        host.cut("silence")
-    return lambda: [host.cut("") for host in job.hosts]
-
-
 def looking(job: Job, service: Service) -> Callable[[], object]:
     """All have halted, and look for a lease."""
     service.kill()
@@ -68,77 +46,6 @@ def looking(job: Job, service: Service) -> Callable[[], object]:
         lambda: all(member._life.has_lost_lease for member in job.members), "they look", meanwhile=job.check
     )
     return service.start
-
-
-def waiting(job: Job, service: Service) -> Callable[[], object]:
-    """Two wait at a service that has forgotten the job, for a third one."""
-    job.hosts[2].cut("refused")
-    service.kill()
-    service.start()
-    job.network.wait_until(
-        lambda: any(len(each.members.workers) == 2 for each in service.jobs()), "they wait", meanwhile=job.check
-    )
-    return lambda: job.hosts[2].cut("")
-
-
-def moving(job: Job, service: Service) -> Callable[[], object]:
-    """A service has told all to halt, and is killed before they have another lease."""
-    service.running.refuses_with = "it takes no jobs"
-    service.running.lose_switch()
-    job.network.wait_until(lambda: all(path.halted for path in job.paths), "they have halted", meanwhile=job.check)
-    service.kill()
-    return service.start
-
-
-@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "leaves"])
-@pytest.mark.parametrize("when", [attending, away, unheard, looking, waiting, moving])
-def test_all_hear_who_has_ended_the_job_and_why(
-    network: Network, start: Start, when: Callable[[Job, Service], Callable[[], object]], *, leaves: bool
-) -> None:
-    service = Service(network, PATIENT if when in (away, unheard) else LIMITS).start()
-    job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()])
-    back = when(job, service)
-    job.members[1].abort(REASON)
-    job.members[1].abort("another reason")
-    with network.meanwhile(job.members[1].leave) if leaves else contextlib.nullcontext():
-        network.sleep(1.0)
-        back()
-        all_hear(job, JobAbortedError, f"ended the job: {REASON}", but=1 if leaves else None)
-    assert "rank 1 (" in str(job.paths[0].errors[0])
-    assert when not in (attending, away, unheard) or job.paths[1].halted == 0, "it does nothing else from then on"
-
-
-def test_it_is_told_to_a_standby_that_does_not_know_the_job(network: Network, service: Service, start: Start) -> None:
-    standby = Service(network)
-    job = start(f"{service.endpoint},{standby.endpoint}", [DataPath(), DataPath()])
-    service.kill()
-    job.members[0].abort(REASON)
-    with network.meanwhile(job.members[0].leave):
-        network.sleep(1.0)
-        standby.start()
-        all_hear(job, JobAbortedError, REASON, but=0)
-
-
-def test_who_leaves_while_others_wait_for_it_is_named(service: Service, start: Start) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
-    late = waiting(job, service)
-    job.members[0].leave()
-    late()
-    all_hear(job, WorkerLeftError, "has left the job", but=0)
-
-
-def test_who_leaves_while_the_others_have_halted_by_themselves_is_named(
-    network: Network, start: Start, tmp_path: Path
-) -> None:
-    """The service comes back with the job, and hears first that a worker leaves."""
-    service = Service(network, state=tmp_path / "state").start()
-    job = start(service.endpoint, [DataPath(), DataPath()])
-    job.hosts[0].cut("refused")
-    back = looking(job, service)
-    back()
-    job.members[1].leave()
-    job.hosts[0].cut("")
-    all_hear(job, WorkerLeftError, "has left the job", but=1)
 
 
 def test_a_job_of_that_name_can_begin_when_all_have_heard(service: Service, start: Start) -> None:

@@ -78,19 +78,6 @@ def test_a_service_without_a_switch_that_takes_jobs_keeps_nobody(
     assert len(other.jobs()) == 1
 
 
-def test_workers_that_wait_at_different_services_meet(network: Network, service: Service, start: Start) -> None:
-    """One finds the second service while the first is away, and the other one finds the first."""
-    second = Service(network).start()
-    job = start(f"{service.endpoint},{second.endpoint}", [DataPath(), DataPath()])
-    cut_off(job, 1)
-    service.kill()
-    network.wait_until(second.jobs, "a worker waits at the second service", meanwhile=job.check)
-    service.start()
-    job.members[1]._life.services.at = second.endpoint
-    back(job, 1)
-    job.await_moves(1)
-
-
 def taken(network: Network, service: Service) -> Callable[[], None]:
     """Gives all slots of a service to a job; returns what makes it leave."""
     config = AgentConfig(switch=service.endpoint, slots=4096)
@@ -148,41 +135,6 @@ def test_a_service_that_refuses_and_then_dies_keeps_no_worker_from_the_next(
     second.start()
     job.await_moves(1)
     leave()
-
-
-def test_a_worker_that_halted_by_itself_is_moved_by_a_service_that_still_knows_it(
-    network: Network, start: Start
-) -> None:
-    """Half of the workers have lost it, and the other half attends."""
-    service = Service(network, dataclasses.replace(LIMITS, connection_lost_ms=60_000)).start()
-    job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()])
-    cut_off(job, 0)
-    network.wait_until(lambda: job.paths[0].halted, "it has halted", meanwhile=job.check)
-    assert [path.halted for path in job.paths[1:]] == [0, 0]
-    back(job, 0)
-    assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
-    (moved,) = service.jobs()
-    assert moved.move_number == 1
-
-
-def test_half_of_the_workers_attend_where_the_service_is_back_with_its_jobs_and_half_wait_elsewhere(
-    network: Network, start: Start, fallback: FallbackOf, tmp_path: Path
-) -> None:
-    """Those who wait come back, and the job moves."""
-    service = Service(network, dataclasses.replace(LIMITS, connection_lost_ms=60_000), tmp_path / "state").start()
-    job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()], fallback)
-    key = job.members[0].grant.key
-    cut_off(job, 1, how="silence")
-    service.kill()
-    network.wait_until(
-        lambda: any(len(each.members.workers) == 2 for each in fallback.service.jobs()), "two wait", meanwhile=job.check
-    )
-    service.start()
-    back(job, 1)
-    assert [each[0] for each in job.await_moves(1)] == [3, 1, 1]
-    assert len([each for each in service.jobs() if each.state is State.RUNNING]) == 1
-    assert job.members[0].grant.key != key
-    assert not job.members[1]._life.has_lost_lease
 
 
 def test_a_service_that_does_not_say_what_to_repeat_ends_the_job(
@@ -262,30 +214,6 @@ def test_positions_that_do_not_go_together_end_the_job(service: Service, start: 
     for error in job.await_errors():
         assert "more than one round apart" in str(error)
     assert [path.moves for path in job.paths] == [[], []]
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_worker_that_looks_for_a_lease_leaves_and_aborts_at_once(
-    network: Network, service: Service, start: Start, *, waits: bool
-) -> None:
-    """`waits`: at a service, for another worker."""
-    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
-    cut_off(job, 2)
-    service.kill()
-    network.wait_until(lambda: job.members[0]._life.has_lost_lease and job.members[1]._life.has_lost_lease, "they look")
-    if waits:
-        service.start()
-        network.wait_until(lambda: any(len(each.members.workers) == 2 for each in service.jobs()), "they wait")
-    began_at = network.now()
-    job.members[0].leave()
-    job.members[1].abort("the user pressed Ctrl-C")
-    assert network.now() - began_at < 3
-    if not waits:
-        service.start()
-    network.wait_until(lambda: job.paths[1].errors, "it has heard how the job has ended")
-    assert ("rank 0" in str(job.paths[1].errors[0])) == waits
-    assert ("the user pressed Ctrl-C" in str(job.paths[1].errors[0])) == (not waits)
-    assert job.paths[0].errors == []
 
 
 # The fallback.

@@ -19,7 +19,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 LAB = "wiresum_lab.benchmarks"
 IMPORTED_ANYWAY = {
     f"{LAB}.scale": {"numpy"},
-    f"{LAB}.cluster.admission": {"grpc"},
+    f"{LAB}.cluster.admission": {"grpc", "wiresum.agent._native"},
     "wiresum_lab.soaks.cluster_soak": {"grpc"},
 }
 """By programs that only developers start."""

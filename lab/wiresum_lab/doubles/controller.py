@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,16 +126,16 @@ class JobsHarness:
 
     def settle(self) -> None:
         """Carries out the outputs, as switches would that answer at once."""
-        outputs = deque(self.jobs.take_outputs())
-        while outputs:
-            if self.store is not None:
-                self.store.write(output for output in outputs if isinstance(output, Write))
-            for _ in range(len(outputs)):
-                output = outputs.popleft()
-                self.done.append(output)
-                if self.switch_answers or isinstance(output, Halt | GoOn):
-                    self.answer(output)
-            outputs.extend(self.jobs.take_outputs())
+        while outputs := self.jobs.take_outputs():
+            self.carry_out(outputs)
+
+    def carry_out(self, outputs: Sequence[Output]) -> None:
+        if self.store is not None:
+            self.store.write(output for output in outputs if isinstance(output, Write))
+        for output in outputs:
+            self.done.append(output)
+            if self.switch_answers or isinstance(output, Halt | GoOn):
+                self.answer(output)
 
     def answer(self, output: Output) -> None:
         match output:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
@@ -64,7 +65,7 @@ class FallbackOf:
             self.service.start()
 
     def serves(self) -> bool:
-        return self.opened > 0
+        return self.opened > 0 and not self.trouble
 
     def close(self) -> None:
         self.closed += 1
@@ -76,9 +77,10 @@ class Job:
     def __init__(
         self, network: Network, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
     ) -> None:
-        """`fields`: of the configuration; `can_move` is the workers'."""
+        """`fields`: of the configuration; `can_move` and `addresses` are the workers'."""
         self.network, self.paths, self.fallback = network, paths, fallback
         self._can_move = bool(fields.pop("can_move", True))
+        self._addresses: Any = fields.pop("addresses", ["127.0.0.1"] * len(paths))
         self.config = AgentConfig(switch=switch, **(_SETTINGS | fields))  # type: ignore[arg-type]
         self.hosts = [Host(network) for _ in paths]
         self.members: list[Membership] = network.run(*(partial(self._join, rank) for rank in range(len(paths))))
@@ -99,7 +101,7 @@ class Job:
             job_name="a-job",
             rank=rank,
             world_size=len(self.paths),
-            address="127.0.0.1",
+            address=self._addresses[rank],
             port=5000 + 16 * rank,
             threads_max=2,
             lanes_max=100,

@@ -19,12 +19,13 @@ from wiresum.agent.awake import AwakeClock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import grpc
 from wiresum.agent.world import World
-from wiresum.controller.driver import JobCounters, SwitchSizes
+from wiresum.controller.driver import JobCounters, Reconciled, SwitchSizes
 from wiresum.controller.jobs import outputs, report
+from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import Job, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
-from wiresum.controller.store import Store
+from wiresum.controller.store import DeposedError, Store
 from wiresum_lab.clocks.for_threads import VirtualClock
 from wiresum_lab.doubles.controller import JobsHarness
 
@@ -62,6 +63,12 @@ class Call(grpc.RpcError):  # type: ignore[misc]
     @property
     def is_answered(self) -> bool:
         return self._code == "OK"
+
+    def lose(self) -> None:
+        """Its connection breaks, with what was answered."""
+        self.events.clear()
+        self._code = None
+        self.end("UNAVAILABLE", "Socket closed")
 
     def end(self, code: str = "OK", details: str = "", trailers: Sequence[tuple[str, str]] = ()) -> None:
         """The first one counts."""
@@ -114,6 +121,8 @@ class Host(World):
         self.calls: list[Call] = []
         self.loses_packets = False
         """Nothing is heard on connections that there are, until TCP sends it again."""
+        self.loses: Callable[[], str] = str
+        """What of the next call is lost with its connection: "question", "answer", or nothing."""
 
     def awake(self) -> AwakeClock:
         return _NeverStopped(self.network.now)
@@ -175,7 +184,7 @@ class Channel:
         self._calls = [other for other in self._calls if not other.is_over] + [call]
         host.calls = [other for other in host.calls if not other.is_over] + [call]
         network.sleep(LATENCY_S)
-        if host.cut_off == "silence":
+        if self._is_silent():
             network.start(functools.partial(self._reach_late, call, serve), "a call that is sent again")
         else:
             self._reach(call, serve)
@@ -183,8 +192,12 @@ class Channel:
 
     def _reach_late(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
         """As TCP does, which sends again what was lost."""
-        self._host.network.wait_for(lambda: call.is_over or self._host.cut_off != "silence", math.inf)
+        self._host.network.wait_for(lambda: call.is_over or not self._is_silent(), math.inf)
         self._reach(call, serve)
+
+    def _is_silent(self) -> bool:
+        service = self._host.network.services.get(self._endpoint)
+        return self._host.cut_off == "silence" or (service is not None and service.frozen)
 
     def _reach(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
         service = self._host.network.services.get(self._endpoint)
@@ -192,20 +205,35 @@ class Channel:
             text = f"failed to connect to all addresses; last error: {self._endpoint}: Connection refused"
             call.end("UNAVAILABLE", text)
         elif not call.is_over:
-            serve(service, call)
+            lost = self._host.loses()
+            if lost != "question":
+                serve(service, call)
+            if lost:
+                call.lose()
 
 
 class Service:
-    """At an endpoint where it is started and killed again and again. Without `state`, a folder, it forgets its jobs."""
+    """At an endpoint where it is started and killed again and again. Without `state`, a folder, it forgets its jobs; of
+    several with one folder one serves, as a controller does that has a standby."""
 
     def __init__(
-        self, network: Network, limits: Limits = LIMITS, state: Path | None = None, sizes: SwitchSizes = SIZES
+        self,
+        network: Network,
+        limits: Limits = LIMITS,
+        state: Path | None = None,
+        sizes: SwitchSizes = SIZES,
+        switches: Callable[[], Sequence[Switch]] = tuple,
     ) -> None:
-        self.sizes = sizes
-        """Of its switch."""
+        self.sizes, self.switches = sizes, switches
+        """Of its only switch; or several."""
         self.endpoint = f"127.0.0.1:{next(network.ports)}"
         self._network, self._limits, self._state = network, limits, state
         self._store: Store | None = None
+
+    @property
+    def state(self) -> Path | str:
+        """One for those that share it."""
+        return self._state or self.endpoint
 
     @property
     def keeps_state(self) -> bool:
@@ -218,7 +246,11 @@ class Service:
 
     def start(self) -> Service:
         if self._state is not None:
+            for other in list(self._network.services.values()):
+                if other.owner.state == self.state and not other.frozen:
+                    other.owner.kill()  # it finds out before it answers
             self._store = Store(self._state)
+            self._store._database.execute("PRAGMA synchronous = OFF")  # here nobody cuts the power
             self._store.begin()
         assert self.endpoint not in self._network.services, "its port is taken"
         self._network.services[self.endpoint] = Running(self._network, self, self._limits, self._store)
@@ -228,6 +260,7 @@ class Service:
         """Nobody is told. Idempotent."""
         running = self._network.services.pop(self.endpoint, None)
         if running is not None:
+            running.frozen = False
             running.hang_up()
         if self._store is not None:
             self._store.close()
@@ -255,10 +288,18 @@ class Running(JobsHarness):
         """What its switch says to a job that is to be admitted."""
         self.forgets = True
         """Does its switch forget a job that it is told to?"""
+        self.frozen = False
+        """Its process stands still, and connections to it stand."""
+        self.lag_s = 0.0
+        """Of its disk."""
+        self._unwritten: list[outputs.Output] = []
+        self._writes = False
+        self._lost: set[str] = set()
+        """Switches that have lost what they held, and have yet to say so."""
         self._joins: dict[Worker, Call] = {}
         self._streams: dict[Worker, Call] = {}
         self._calls: list[Call] = []
-        super().__init__(owner.sizes, limits, store=store, now=network.now())
+        super().__init__(owner.sizes, limits, switches=owner.switches(), store=store, now=network.now())
         network.start(self._tick, f"service at {owner.endpoint}")
 
     @property
@@ -273,27 +314,64 @@ class Running(JobsHarness):
         with self._now():
             self.jobs.close("the switch was stopped", self.now)
 
-    def lose_switch(self, *, comes_back: bool = True) -> None:
-        """It is killed, and started anew without what it held."""
-        (lost,) = self.switches
+    def lose_switch(self, name: str = "", *, comes_back: bool = True, forgets: bool = True) -> None:
+        """It is killed, or out of reach. The first one, unless it is said which."""
+        name = name or self.switches[0].name
+        self._lost |= {name} if forgets else set()
         with self._now():
-            self.jobs.switch_changed(lost.name, "it was killed", self.now)
+            self.jobs.switch_changed(name, "no answer", self.now)
         if comes_back:
-            self.find_switch()
+            self.find_switch(name)
 
-    def find_switch(self) -> None:
-        """It is there again, without what it held."""
-        (lost,) = self.switches
-        self.reloaded = True
+    def find_switch(self, name: str = "") -> None:
+        """It is there again; if it was killed, without what it held."""
         with self._now():
-            self.jobs.switch_changed(lost.name, "", self.now)
+            self.jobs.switch_changed(name or self.switches[0].name, "", self.now)
+
+    def drain(self, name: str, *, resume: bool) -> None:
+        with self._now():
+            self.jobs.drain(name, resume=resume)
+
+    def thaw(self) -> None:
+        """If another one serves from its state by now, it ends."""
+        self.frozen = False
+        try:
+            if self.store is not None:
+                self.store.check_serving()
+        except DeposedError:
+            self.owner.kill()
 
     @contextlib.contextmanager
     def _now(self) -> Iterator[None]:
+        self._network.wait_for(lambda: not self.frozen, math.inf)
         self.now = self._network.now()
         yield
-        self.settle()
+        if self.runs:
+            self.settle()
         self.done.clear()
+
+    def settle(self) -> None:
+        """What is to be written waits for the disk, and so does all that comes after it."""
+        while batch := self.jobs.take_outputs():
+            if self._writes or (self.lag_s and any(isinstance(output, outputs.Write) for output in batch)):
+                self._unwritten += batch
+                if not self._writes:
+                    self._writes = True
+                    self._network.start(self._write, "disk")
+            else:
+                self.carry_out(batch)
+
+    def _write(self) -> None:
+        while self._unwritten:
+            batch, self._unwritten = self._unwritten, []
+            self._network.sleep(self.lag_s)
+            self._network.wait_for(lambda: not self.frozen, math.inf)
+            if not self.runs:
+                return
+            self.now = self._network.now()
+            self.carry_out(batch)
+            self._unwritten += self.jobs.take_outputs()
+        self._writes = False
 
     def _tick(self) -> None:
         while not self._network.wait_for(lambda: not self.runs, self._network.now() + TICK_S):
@@ -386,8 +464,13 @@ class Running(JobsHarness):
                     answer = report.diagnosis(job, by_name, self.now, self.jobs.moving)
         except Refusal as refusal:
             return call.refuse(refusal)
-        call.events.append(answer)
-        call.end()
+
+        def say() -> None:
+            self._network.wait_for(lambda: call.is_over or not self._writes, math.inf)
+            call.events.append(answer)
+            call.end()
+
+        self._network.start(say, "answer") if self._writes else say()
         return None
 
     def answer(self, output: outputs.Output) -> None:
@@ -412,8 +495,12 @@ class Running(JobsHarness):
                 self._streams.pop(worker).end()
             case outputs.Evict(name, number) if not self.forgets:
                 self.jobs.evict_failed(name, number, self.now)
-            case outputs.Admit(name, entry) if self.refuses_with:
-                self.jobs.refused(name, entry.job, self.refuses_with, self.now)
+            case outputs.Admit(name, entry) if why := self.refuses_with or self.jobs.cluster.switches[name].trouble:
+                self.jobs.refused(name, entry.job, why, self.now)
+            case outputs.Reconcile(name):
+                reloaded = name in self._lost
+                self._lost.discard(name)
+                self.jobs.reconciled(output, Reconciled(reloaded=reloaded), self.now)
             case _:
                 super().answer(output)
 

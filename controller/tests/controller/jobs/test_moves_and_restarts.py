@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from wiresum import join
 from wiresum.controller.jobs import report
-from wiresum.controller.jobs.job import State, Worker
+from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.moving import MOVE_NUMBER_MAX
 from wiresum.controller.jobs.outputs import Admit, Evict, GoOn, Halt, Save
 from wiresum.controller.store import Store
@@ -17,7 +17,6 @@ from wiresum_lab.doubles.moving import (
     SIZES,
     end_of,
     ends,
-    moves,
     positions,
     restart,
     running,
@@ -33,92 +32,6 @@ def comes_back(after: JobsHarness, workers: Sequence[Worker]) -> list[Worker]:
         after.beat(worker)
     after.settle()
     return restored
-
-
-def until_halted(made: JobsHarness, workers: Sequence[Worker], deaf: Sequence[int]) -> None:
-    """Ranks that are `deaf` do not hear the halt."""
-    made.deaf = {workers[rank].token for rank in deaf}
-    made.jobs.drain("first", resume=False)
-    made.wait(0.2, beating=workers)
-
-
-def nothing(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    made.jobs.drain("first", resume=False)
-    made.settle()
-
-
-def in_the_queue(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    made.jobs.drain("second", resume=False)
-    made.jobs.drain("first", resume=False)
-    made.wait(0.2, beating=workers)
-
-
-def being_admitted(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    made.switch_answers = False
-    made.jobs.drain("first", resume=False)
-    made.wait(0.2, beating=workers)
-
-
-def none_halted(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    until_halted(made, workers, [0, 1, 2])
-
-
-def some_halted(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    until_halted(made, workers, [1])
-
-
-def none_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    """All have halted and the exchange is on disk, but the service dies before anybody hears of it."""
-    told, made.obey = made.obey, lambda worker, event: told(worker, event) if event.HasField("halt") else None  # type: ignore[method-assign]
-    until_halted(made, workers, [])
-
-
-def some_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    told = made.obey
-
-    def obey(worker: Worker, event: join.JobEvent) -> None:
-        if event.HasField("halt") or worker.rank != 2:
-            told(worker, event)
-
-    made.obey = obey  # type: ignore[method-assign]
-    until_halted(made, workers, [])
-
-
-def all_told(made: JobsHarness, workers: Sequence[Worker]) -> None:
-    until_halted(made, workers, [])
-
-
-POINTS = [nothing, in_the_queue, being_admitted, none_halted, some_halted, none_told, some_told, all_told]
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_service_that_is_killed_at_any_point_lets_the_next_one_go_on(
-    point: Callable[[JobsHarness, Sequence[Worker]], None], store: Store
-) -> None:
-    before = JobsHarness(switches=two(), store=store)
-    workers = running(before)
-    point(before, workers)
-    numbers = {output.event.halt.move_number for output in before.outputs(Halt)}
-    keys = {admit.entry.key for admit in before.outputs(Admit)} | {workers[0].job.lease.key}
-    store.begin()
-    after = JobsHarness(switches=two(), store=store, now=7.0)
-    after.lives = before.lives
-    after.jobs.drain("second", resume=True)
-    restored = comes_back(after, workers)
-    after.wait(5, beating=restored)
-    (job,) = after.jobs.all()
-    assert (job.state, job.lease.switch_name, job.move, job.members.going_on) == (State.RUNNING, "second", None, None)
-    assert after.halted == set()
-    if point is not all_told:
-        assert job.lease.key not in keys
-        assert min(move.move_number for move in moves(after)) > max(numbers, default=0)
-    assert after.slots_free == 1024 - job.lease.slots
-    assert len(store.load().jobs) == 1
-    after.wait(60, beating=restored)
-    assert ends(after) == set()
-    for worker in restored:
-        after.leave(worker)
-    assert (after.slots_free, store.load().jobs) == (1024, [])
 
 
 NUMBERS_NOBODY_GAVE = (2, 9, MOVE_NUMBER_MAX - 1, MOVE_NUMBER_MAX)
