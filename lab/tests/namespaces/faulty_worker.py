@@ -68,7 +68,7 @@ def main() -> None:
     session.submit([], dtype=Dtype.I32, notify=False).wait(PATIENCE_S)
     stats = session.stats()
     report = {"wrong": worker.wrong, "retransmissions": stats.retransmissions, "results": stats.results}
-    print(json.dumps(report | {"transport": stats.transport}))
+    print(json.dumps(report | {"transport": stats.transport, "sharing": stats.sharing}))
     session.close()
 
 
