@@ -119,14 +119,17 @@ def inside_of(net: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "per_host"),
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("racks", "two-switches") else pytest.mark.nightly)
-        for name in topology.names()
+        pytest.param("one-switch", 2, marks=pytest.mark.slow),
+        *(
+            pytest.param(name, 1, marks=pytest.mark.slow if name in ("racks", "two-switches") else pytest.mark.nightly)
+            for name in topology.names()
+        ),
     ],
 )
 def test_a_training_in_each_topology_equals_the_one_on_loopback(
-    name: str, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
+    name: str, per_host: int, kind: str, trainer: Trainer, on_loopback: dict[int, Run], tmp_path: Path
 ) -> None:
     from wiresum_mininet.nodes import Workplace
     from wiresum_mininet.wiresum_net import WiresumNet
@@ -136,7 +139,11 @@ def test_a_training_in_each_topology_equals_the_one_on_loopback(
         inside = inside_of(net)
         assert len(inside) == len(plan.hosts) + len(plan.switches)
         at = now()
-        run = trainer.train([(host.pid, host.variables) for host in net.workers], tmp_path / "run")
+        hosts = [host for host in net.workers for _ in range(per_host)]
+        count = len(hosts)
+        own = [{"RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
+        workers = [(host.pid, host.variables | ranks) for host, ranks in zip(hosts, own, strict=True)]
+        run = trainer.train(workers, tmp_path / "run")
         # What carries no sum: the controller's link, and that to a switch which waits for another to be lost.
         apart = {switch.name for switch in plan.aggregators if not switch.parent} - {plan.root.name}
         apart |= {plan.controller.name}
@@ -145,7 +152,6 @@ def test_a_training_in_each_topology_equals_the_one_on_loopback(
                 if apart.isdisjoint({switch.name, neighbour}):
                     capture = net.workplace.captures / f"{switch.name}-eth{port}.pcap"
                     await_results(capture, run.steps)
-    count = len(plan.workers)
     assert run.parameters_identical(count)
     assert set(run.digests.values()) == set(on_loopback[count].digests.values())
     wait_until_empty(inside, started_before=at)

@@ -70,6 +70,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     training.add_argument("--epochs", type=int, default=2, help="passes over the training images (%(default)s)")
     training.add_argument("--seed", type=int, default=1, help="of split, order and parameters (%(default)s)")
     training.add_argument("--width", type=int, default=8, help="channels of the first layer (%(default)s)")
+    training.add_argument(
+        "--per-host", type=int, default=1, choices=range(1, 9), metavar="N", help="workers on each host (%(default)s)"
+    )
     training.add_argument("--gloo", action="store_true", help="repeats the training over Gloo, on the same network")
     prompt = parser.add_argument_group("prompt")
     prompt.add_argument(
@@ -140,7 +143,7 @@ def inside(options: argparse.Namespace, console: Console) -> int:
             Prompt(net, options.commands)
             return 0
         passages = [passage(net, "wiresum", options), *([passage(net, "gloo", options)] if options.gloo else [])]
-    options.workers = len(plan.workers)
+    options.workers = len(plan.workers) * options.per_host
     return report(passages, over_software_switch(options), options)
 
 
@@ -148,7 +151,7 @@ def passage(net: WiresumNet, backend: str, options: argparse.Namespace) -> Passa
     """Trains with all workers, and measures the traffic."""
     before = net.port_bytes()
     run = Run("mininet" if backend == "wiresum" else backend, backend)
-    train([run], [starter(host) for host in net.workers], {}, options)
+    train([run], [starter(host) for host in net.workers for _ in range(options.per_host)], {}, options)
     after = net.port_bytes()
     return Passage(run, {port: (after[port][0] - before[port][0], after[port][1] - before[port][1]) for port in after})
 

@@ -186,7 +186,7 @@ bool Shard::receive() noexcept {
     moderator_.on_datagrams(now, count, transport_.stats().messages_received);
     for (const transport::RxDatagram& datagram : std::span(datagrams_).first(count)) {
       by_group_ += datagram.port == kGroupPort ? 1 : 0;
-      machine_.handle_datagram(now, datagram.bytes, datagram.marked);
+      machine_.handle_datagram(now, datagram.bytes, datagram.marked, datagram.stays);
     }
   }
   return received;

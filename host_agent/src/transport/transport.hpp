@@ -29,6 +29,7 @@ struct RxDatagram {
   wire::Endpoint source;
   std::uint8_t port = 0;  // which of the transport's ports it came in on: 0, 1, ... in the order they were given
   bool marked = false;    // "congestion experienced" (ECN, RFC 3168): a queue on its way was long
+  bool stays = false;     // a RESULT that stays as it is while another worker may lack it, until the job moves
 };
 
 struct TransportStats {

@@ -1,7 +1,8 @@
 // The last RESULT of each slot. Another worker may lack it when the switch is lost; then it is given again (move.cpp).
 //
 // It cannot be made again from what the caller has of it: a sum's memory is the caller's once the collective is
-// complete, and rounding has lost bits of it.
+// complete, and rounding has lost bits of it. A RESULT that stays where it is (transport::RxDatagram) is not copied
+// before a move.
 #pragma once
 
 #include <algorithm>
@@ -28,22 +29,34 @@ class KeptResults {
   struct Entry {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
-    std::uint32_t bytes = 0;  // of its payload; none: of a META round
+    std::uint32_t bytes = 0;              // of its payload; none: of a META round
+    const std::byte* stays_at = nullptr;  // not copied yet
     std::uint8_t exponent = 0;
     bool is_there = false;  // has the slot had a RESULT?
   };
   [[nodiscard]] const Entry& operator[](std::uint32_t slot) const noexcept { return entries_[slot]; }
   [[nodiscard]] std::span<const std::byte> payload(std::uint32_t slot) const noexcept {
-    return {words_[slot * lines_].bytes.data(), entries_[slot].bytes};
+    const Entry& entry = entries_[slot];
+    return {entry.stays_at != nullptr ? entry.stays_at : words_[slot * lines_].bytes.data(), entry.bytes};
   }
 
-  void keep(std::uint32_t slot, const wire::Header& header, std::span<const std::byte> payload) noexcept {
+  void keep(std::uint32_t slot, const wire::Header& header, std::span<const std::byte> payload, bool stays) noexcept {
     entries_[slot] = {.tensor = header.tensor,
                       .chunk = header.chunk,
                       .bytes = static_cast<std::uint32_t>(payload.size()),
+                      .stays_at = stays ? payload.data() : nullptr,
                       .exponent = header.exponent,
                       .is_there = true};
-    if (!payload.empty()) std::memcpy(words_[slot * lines_].bytes.data(), payload.data(), payload.size());
+    if (!stays) copy(slot, payload);
+  }
+
+  /// Before what stays where it is goes.
+  void copy_all() noexcept {
+    for (std::uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      if (entries_[slot].stays_at == nullptr) continue;
+      copy(slot, payload(slot));
+      entries_[slot].stays_at = nullptr;
+    }
   }
 
   /// Does a RESULT say what the slot's last one said?
@@ -58,6 +71,10 @@ class KeptResults {
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
+
+  void copy(std::uint32_t slot, std::span<const std::byte> payload) noexcept {
+    if (!payload.empty()) std::memcpy(words_[slot * lines_].bytes.data(), payload.data(), payload.size());
+  }
 
   std::vector<Entry> entries_;
   std::size_t lines_;              // that a slot's words take

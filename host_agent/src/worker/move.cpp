@@ -16,6 +16,11 @@
 
 namespace wiresum::worker {
 
+void Worker::halt() noexcept {
+  halted_ = true;
+  kept_.copy_all();
+}
+
 bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept {
   if (!halted_ || roles.size() != slots_.size()) return false;
   for (std::uint32_t index = 0; index < slots_.size(); ++index) {

@@ -318,7 +318,7 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
 
 // ---- Receiving ----
 
-void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked) noexcept {
+void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked, bool stays) noexcept {
   now_ = std::max(now_, now);
   stats_.bytes_received += datagram.size();
   if (failure_.has_value() || halted_) return;
@@ -331,7 +331,7 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bo
   const std::uint32_t index = header.cell / 2U - config_.slot_first;  // wraps to a huge number when below
   switch (match(index, header, payload)) {
     case Match::kMine:
-      accept(index, header, payload, marked);
+      accept(index, header, payload, marked, stays);
       return;
     case Match::kMissing:
       hear_missing(index);
@@ -410,8 +410,8 @@ void Worker::measure(const Slot& slot, bool marked) noexcept {
   publish_estimates();
 }
 
-void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload,
-                    bool marked) noexcept {
+void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload, bool marked,
+                    bool stays) noexcept {
   Slot& slot = slots_[index];
   ++stats_.results;
   stats_.results_marked += marked ? 1 : 0;
@@ -422,7 +422,7 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
     return;
   }
   slot.role = Role::kNone;
-  kept_.keep(index, header, payload);
+  kept_.keep(index, header, payload, stays);
   ++slot.round;
   slot.waits_for_peers = false;
   const Pending& pending = pending_[slot.collective];

@@ -140,8 +140,10 @@ class Worker {
   /// An empty share (chunk_begin == chunk_end) completes at once.
   [[nodiscard]] bool submit(const Collective& collective) noexcept;
 
-  /// A datagram from the switch. Every byte is validated. `marked`: it met a long queue (ECN).
-  void handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked = false) noexcept;
+  /// A datagram from the switch. Every byte is validated. `marked`: it met a long queue (ECN). `stays`: a RESULT lies
+  /// where it stays as it is while another worker may lack it, until halt().
+  void handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked = false,
+                       bool stays = false) noexcept;
 
   /// Fires timers and deadlines that are due, then writes packets to send into `out`, each of which has room for a
   /// header and config.lanes words. Returns how many it wrote. Call again while it fills `out` whole.
@@ -162,7 +164,7 @@ class Worker {
 
   // Moves (move.cpp)
   /// From now on nothing is sent or accepted, and positions do not change, until move(). Deadlines go on. Idempotent.
-  void halt() noexcept { halted_ = true; }
+  void halt() noexcept;
   [[nodiscard]] bool is_halted() const noexcept { return halted_; }
   /// Of a slot: the round whose RESULT this worker does not have yet.
   [[nodiscard]] std::uint32_t position(std::uint32_t slot) const noexcept { return slots_[slot].round; }
@@ -247,8 +249,8 @@ class Worker {
   /// With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
   void measure(const Slot& slot, bool marked) noexcept;
-  void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload,
-              bool marked) noexcept;
+  void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload, bool marked,
+              bool stays) noexcept;
   void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
   /// May a RESULT for this slot say this exponent, or code? Of exponents, all.
   [[nodiscard]] bool may_say(std::uint32_t index, std::uint8_t exponent) const noexcept;

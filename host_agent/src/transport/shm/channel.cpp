@@ -125,14 +125,15 @@ std::size_t RankEnd::receive(std::span<Lent> out) noexcept {
   for (std::uint32_t i = 0; i < lent_; ++i) {
     const std::uint64_t answer =
         std::atomic_ref(at_.answers[(down_.at() + i) & (shape_.down - 1)]).load(std::memory_order_relaxed);
-    const std::span<const std::byte> where = (answer & kIsCopy) != 0 ? copies : results_;
+    const bool is_copy = (answer & kIsCopy) != 0;
+    const std::span<const std::byte> where = is_copy ? copies : results_;
     const std::size_t offset = offset_of(answer);
     const std::size_t bytes = bytes_of(answer);
     if (offset > where.size() || bytes > where.size() - offset) {
       ++impossible_;
       continue;
     }
-    out[count++] = {.bytes = where.subspan(offset, bytes), .marked = (answer & kMarked) != 0};
+    out[count++] = {.bytes = where.subspan(offset, bytes), .marked = (answer & kMarked) != 0, .is_copy = is_copy};
   }
   return count;
 }

@@ -66,6 +66,7 @@ class Bell {
 struct Lent {
   std::span<const std::byte> bytes;
   bool marked = false;
+  bool is_copy = false;  // or it lies where the leaf keeps it
 };
 
 /// Where parts of a channel lie.

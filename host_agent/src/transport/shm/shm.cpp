@@ -53,7 +53,7 @@ ShmTransport::ShmTransport(Link link, std::size_t packet_bytes_max)
 std::size_t ShmTransport::receive(std::span<RxDatagram> out) noexcept {
   const std::size_t count = end_.receive(std::span(lent_).first(std::min(out.size(), lent_.size())));
   for (std::size_t i = 0; i < count; ++i) {
-    out[i] = {.bytes = lent_[i].bytes, .source = {}, .port = 0, .marked = lent_[i].marked};
+    out[i] = {.bytes = lent_[i].bytes, .source = {}, .port = 0, .marked = lent_[i].marked, .stays = !lent_[i].is_copy};
   }
   ++stats_.receive_calls;
   stats_.datagrams_received += count;
