@@ -137,6 +137,37 @@ TEST(Move, WhoRepeatsGivesTheResultAgainThoughTheCallerHasItsMemory) {
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
 }
 
+/// Of the first of two chunks: it lies where it stays until the worker is halted.
+std::vector<std::byte> result_that_stays(Rig& rig, Integers& sum) {
+  EXPECT_TRUE(rig.worker().submit(sum.work));
+  std::vector<std::byte> result = Rig::result(only(rig), {5, 6, 7, 8});
+  rig.worker().handle_datagram(rig.now, result, false, true);
+  return result;
+}
+
+TEST(Move, AResultThatStaysIsRepeatedFromWhereItIs) {
+  Rig rig(one_slot());
+  Integers sum(iota(8));
+  std::vector<std::byte> result = result_that_stays(rig, sum);
+  result.back() = std::byte{9};
+  ASSERT_TRUE(move(rig, {kRepeats}));
+  EXPECT_EQ(lanes_of(only(rig)), (std::vector<std::int32_t>{5, 6, 7, 9})) << "it was copied before it had to be";
+}
+
+TEST(Move, AResultThatStaysIsCopiedWhenTheWorkerIsHalted) {
+  Rig rig(one_slot());
+  Integers sum(iota(8));
+  std::vector<std::byte> result = result_that_stays(rig, sum);
+  rig.worker().halt();
+  result.back() = std::byte{9};
+  rig.worker().halt();
+  ASSERT_TRUE(rig.worker().move(kElsewhere, Roles{kRepeats}));
+  const Sent repeat = only(rig);
+  EXPECT_EQ(lanes_of(repeat), (std::vector<std::int32_t>{5, 6, 7, 8}));
+  rig.answer(repeat, {5, 6, 7, 9});
+  EXPECT_EQ(ended(rig), Status::kDiverged);
+}
+
 TEST(Move, AMetaRoundIsRepeatedAsOne) {
   for (const std::uint8_t role : {kRepeats, kAhead}) {
     Rig rig(one_slot());

@@ -269,15 +269,32 @@ process::Descriptor copy_of(const process::Descriptor& descriptor) {
   return process::Descriptor(dup(descriptor.get()));
 }
 
-TEST(ShmTransport, WhoIsOfferedLessThanItWantedAndSendsNothingSleeps) {
-  Pair pair;
+ShmTransport transport_of(const Pair& pair) {
   process::Descriptor memory(dup(pair.memory.descriptor()));
   process::Descriptor results(dup(pair.results.descriptor()));
-  ShmTransport rank({.channel = Memory(std::move(memory), pair.shape.channel_bytes(), false),
-                     .results = Memory(std::move(results), kResultsBytes, true),
-                     .event = copy_of(pair.rank_event),
-                     .leaf = copy_of(pair.leaf_event)},
-                    kPacketBytes);
+  return ShmTransport({.channel = Memory(std::move(memory), pair.shape.channel_bytes(), false),
+                       .results = Memory(std::move(results), kResultsBytes, true),
+                       .event = copy_of(pair.rank_event),
+                       .leaf = copy_of(pair.leaf_event)},
+                      kPacketBytes);
+}
+
+TEST(ShmTransport, WhatIsNotCopiedStays) {
+  Pair pair;
+  ShmTransport rank = transport_of(pair);
+  ASSERT_TRUE(pair.leaf.post(64, 80, false));
+  ASSERT_NE(pair.leaf.copy(), nullptr);
+  pair.leaf.post_copy(80, false);
+  pair.leaf.flush();
+  std::array<RxDatagram, 4> datagrams{};
+  ASSERT_EQ(rank.receive(datagrams), 2u);
+  EXPECT_TRUE(datagrams[0].stays);
+  EXPECT_FALSE(datagrams[1].stays) << "the copy is written again when it has been read";
+}
+
+TEST(ShmTransport, WhoIsOfferedLessThanItWantedAndSendsNothingSleeps) {
+  Pair pair;
+  ShmTransport rank = transport_of(pair);
   while (rank.buffers(64).size() == 64) rank.send(40, {}, 0, false);
   ASSERT_FALSE(rank.buffers(64).empty());
   write_event(pair.rank_event.get());
