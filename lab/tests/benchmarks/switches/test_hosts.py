@@ -8,7 +8,7 @@ import pytest
 
 from wiresum_lab.benchmarks.program import Case
 from wiresum_lab.benchmarks.switches import hosts
-from wiresum_lab.benchmarks.switches.hosts import APART, GLOO, SHARED, shape_of
+from wiresum_lab.benchmarks.switches.hosts import APART, GLOO, NARROW, SHARED, shape_of
 
 
 def bound_mbit(group: str, count: int = 2) -> float | None:
@@ -20,6 +20,7 @@ def bound_mbit(group: str, count: int = 2) -> float | None:
 def test_apart_a_hosts_link_carries_the_tensors_of_all_its_workers() -> None:
     shared = bound_mbit(SHARED)
     assert shared == pytest.approx(96, abs=0.5)
+    assert bound_mbit(NARROW) == pytest.approx(4 * shared, rel=0.02)
     assert bound_mbit(APART) == pytest.approx(shared / 4)
     assert bound_mbit(APART, 4) == pytest.approx(shared / 2)
     assert bound_mbit(GLOO) == pytest.approx(shared * 8 / 14, rel=0.02)

@@ -5,11 +5,14 @@ worker is one process with a group over each way to sum (`rank.py`), so that all
 turns:
 
     shared  as always: the workers of a host sum in shared memory first, and share one stream to the switch
+    8bits   the same, with lanes of 8 bits (WIRESUM_BITS)
     apart   each worker has a stream of its own (WIRESUM_SHARE=0)
     gloo    a ring of TCP connections, rank by rank, so that most neighbours are on one host
 
 All ranks begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is
 checked, element by element.
+
+With --loss the last two are left out, which take long.
 
 What can be reached: shared, a host's link carries the tensor once each way; apart, once for each worker; a ring carries
 2 (N - 1) / N of it. On one host nothing crosses a link, and processors are the bound.
@@ -31,8 +34,9 @@ from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
 
-SHARED, APART = "shared", "apart"
-GROUPS = (SHARED, APART, GLOO)
+SHARED, NARROW, APART = "shared", "8bits", "apart"
+GROUPS = (SHARED, NARROW, APART, GLOO)
+LOSSY_GROUPS = (SHARED, NARROW)
 WARM_UPS = 2
 
 
@@ -42,14 +46,15 @@ def bound_mbit(case: Case) -> float | None:
         return None
     if case["group"] == GLOO:
         return ring_mbit(case["bytes"], case["link_mbit"], case["workers"])
-    bound = network_mbit(case["bytes"], case["link_mbit"])
+    bound = network_mbit(case["bytes"], case["link_mbit"], bits=8 if case["group"] == NARROW else 32)
     return bound and bound / (case["workers"] // case["hosts"] if case["group"] == APART else 1)
 
 
 def started(star: Star, per_host: int, logs: Path) -> Ranks:
     def start(ranks: Ranks) -> None:
         switch = ranks.start_switch(star.switch)
-        choices = [cases.choice(SHARED, switch=switch), cases.choice(APART, switch=switch, share=False)]
+        narrow, apart = cases.choice(NARROW, switch=switch, bits=8), cases.choice(APART, switch=switch, share=False)
+        choices = [cases.choice(SHARED, switch=switch), narrow, apart]
         ranks.start_torch(cases.RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(switch))
 
     workers = [worker for worker in star.workers for _ in range(per_host)]
@@ -59,10 +64,11 @@ def started(star: Star, per_host: int, logs: Path) -> Ranks:
 def measure(options: argparse.Namespace) -> list[Case]:
     measured = []
     for hosts, per_host in options.shapes:
-        with Star(hosts, Link(options.link_mbit)) as star, started(star, per_host, options.logs) as ranks:
+        with Star(hosts, Link(options.link_mbit, options.loss)) as star, started(star, per_host, options.logs) as ranks:
             for size in options.bytes:
-                alike = {"workers": hosts * per_host, "link_mbit": options.link_mbit, "bytes": size}
-                some = [Case({"group": group, "hosts": hosts} | alike) for group in GROUPS]
+                alike = {"hosts": hosts, "workers": hosts * per_host, "bytes": size}
+                alike |= {"link_mbit": options.link_mbit, "loss": options.loss}
+                some = [Case({"group": group} | alike) for group in (LOSSY_GROUPS if options.loss else GROUPS)]
                 prepare = partial(ranks.command, "prepare", size // 4, 1, 0.0)
                 take_turns(some, options.repetitions, WARM_UPS, prepare, partial(cases.go, ranks))
                 measured += some
@@ -84,6 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = program.Options("hosts", __doc__, workers=None)
     parser.add("--shapes", [(2, 4), (4, 2), (1, 4)], "hosts x workers on each, like 2x4", type=shape_of)
     parser.add("--bytes", [1000, 4_000_000], "of the tensors")
+    parser.add("--loss", 0.0, "in each direction of every link")
     parser.add("--repetitions", 9, "of each case")
     return program.run(parser.parse_args(arguments), measure, figures)
 
