@@ -569,12 +569,12 @@ def _take_port(endpoint: str) -> socket.socket:
 
 def _end_listening(held: socket.socket) -> None:
     """A child that was killed has not. The port stays taken."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a forked child has closed its copy
+        # While it still listens: once it does not, others could take the port from a socket that may be reused.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         # To shut down a socket that does not listen would also shut down all connections that it ever takes.
         if held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             held.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(OSError):  # a forked child has closed its copy
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def listens(endpoint: str) -> bool:
