@@ -133,6 +133,22 @@ def test_nobody_else_can_listen_at_its_port_before_it_while_it_serves_and_after_
     wait_until(lambda: tries_to_listen(each.target, socket.SO_REUSEADDR), "the port is free")
 
 
+def test_a_port_cannot_be_taken_in_the_moment_its_switch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fallback.hold_port(HOST) as held:
+        endpoint = "{}:{}".format(*held.getsockname())
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.listen()
+        shutdown, taken = socket.socket.shutdown, []
+
+        def attacked(listening: socket.socket, how: int) -> None:
+            shutdown(listening, how)
+            taken.append(tries_to_listen(endpoint, socket.SO_REUSEADDR))
+
+        monkeypatch.setattr(socket.socket, "shutdown", attacked)
+        fallback._end_listening(held)
+    assert taken == [False]
+
+
 def test_a_port_that_another_process_has_is_said_at_once_and_workers_tell_that_process_nothing(
     config: AgentConfig, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
