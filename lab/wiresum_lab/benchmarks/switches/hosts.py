@@ -4,7 +4,8 @@ Theory of operation. Each host is a network namespace of a star (`star.py`), a s
 worker is one process with a group over each way to sum (`rank.py`), so that all of them sum the very same tensors, in
 turns:
 
-    shared  as always: the workers of a host sum in shared memory first, and share one stream to the switch
+    shared  as always: the workers of a host sum in shared memory first, and share one stream to the switch; on one
+            host alone there is none (WIRESUM_SWITCH=local)
     8bits   the same, with lanes of 8 bits (WIRESUM_BITS)
     apart   each worker has a stream of its own (WIRESUM_SHARE=0)
     gloo    a ring of TCP connections, rank by rank, so that most neighbours are on one host
@@ -26,6 +27,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from wiresum.agent.config import LOCAL
 from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.bounds import network_mbit, ring_mbit
 from wiresum_lab.benchmarks.program import Case, Record, take_turns
@@ -53,8 +55,12 @@ def bound_mbit(case: Case) -> float | None:
 def started(star: Star, per_host: int, logs: Path) -> Ranks:
     def start(ranks: Ranks) -> None:
         switch = ranks.start_switch(star.switch)
-        narrow, apart = cases.choice(NARROW, switch=switch, bits=8), cases.choice(APART, switch=switch, share=False)
-        choices = [cases.choice(SHARED, switch=switch), narrow, apart]
+        shared = LOCAL if len(star.workers) == 1 else switch
+        choices = [
+            cases.choice(SHARED, switch=shared),
+            cases.choice(NARROW, switch=shared, bits=8),
+            cases.choice(APART, switch=switch, share=False),
+        ]
         ranks.start_torch(cases.RANK, STAR_DEVICE, *choices, variables=lambda worker: worker.variables(switch))
 
     workers = [worker for worker in star.workers for _ in range(per_host)]
