@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from wiresum.agent.config import LOCAL
 from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.bounds import network_mbit, ring_mbit
 from wiresum_lab.benchmarks.program import Case, Record, take_turns
@@ -55,7 +54,7 @@ def bound_mbit(case: Case) -> float | None:
 def started(star: Star, per_host: int, logs: Path) -> Ranks:
     def start(ranks: Ranks) -> None:
         switch = ranks.start_switch(star.switch)
-        shared = LOCAL if len(star.workers) == 1 else switch
+        shared = "local" if len(star.workers) == 1 else switch
         choices = [
             cases.choice(SHARED, switch=shared),
             cases.choice(NARROW, switch=shared, bits=8),
