@@ -151,6 +151,27 @@ def test_parameters_that_are_added_later_are_reduced(rank: int, size: int) -> No
     optimizer.step()
 
 
+@pytest.mark.parametrize("named", [True, False])
+@runs_in("trio")
+def test_parameters_that_are_unfrozen_or_slipped_in_later_are_reduced(rank: int, size: int, named: bool) -> None:
+    """Ranks had different parameters from then on, and nothing said so."""
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    parameters[1].requires_grad_(False)
+    optimizer = torch.optim.SGD(parameters[:2], lr=1.0)
+    hvd.DistributedOptimizer(optimizer, [("a", parameters[0]), ("b", parameters[1])] if named else None)
+    for turn in range(3):
+        if turn == 1:
+            parameters[1].requires_grad_(True)
+            optimizer.param_groups[0]["params"].append(parameters[2])
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        sum(parameter.sum() * rank for parameter in trained).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
+        if turn == 0:
+            parameters[2].grad = None
+    assert [parameter.tolist() for parameter in parameters] == [[-3.0] * 2, [-2.0] * 2, [-2.0] * 2]
+
+
 @runs_in("trio")
 def test_an_optimizer_that_is_distributed_again_has_the_new_arguments(rank: int, size: int) -> None:
     model = torch.nn.Linear(2, 1, bias=False)
@@ -237,6 +258,31 @@ def test_sparse_gradients(rank: int, size: int, as_dense: bool) -> None:
         optimizer.zero_grad()
     expected = torch.zeros(50, 4)
     expected[:size], expected[10] = -2 / 3, -4.0
+    torch.testing.assert_close(embedding.weight.detach(), expected)
+
+
+@pytest.mark.parametrize("first", ["all", "some", "none"])
+@runs_in("trio")
+def test_a_rank_without_a_token_takes_part_in_a_sparse_step(rank: int, size: int, first: str) -> None:
+    """`first`: the ranks that have tokens in the first step."""
+    embedding = torch.nn.Embedding(50, 4, sparse=True)
+    torch.nn.init.zeros_(embedding.weight)
+    model = torch.nn.ModuleDict({"embedding": embedding, "linear": torch.nn.Linear(4, 1, bias=False)})
+    torch.nn.init.ones_(model["linear"].weight)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    optimizer.add_param_group({"params": model["linear"].parameters(), "lr": 0.0})
+    hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    counts = {"all": size, "some": 2, "none": 0}[first], 1, size
+    for count in counts:
+        rows = embedding(torch.tensor([10, rank])) if rank < count else torch.ones(1, 4)
+        model["linear"](rows).sum().backward()
+        optimizer.step()
+        assert embedding.weight.grad is not None
+        optimizer.zero_grad()
+    expected = torch.zeros(50, 4)
+    for count in counts:
+        expected[10] -= count / size
+        expected[:count] -= 1 / size
     torch.testing.assert_close(embedding.weight.detach(), expected)
 
 

@@ -86,6 +86,8 @@ SHOWN_BY: dict[str, tuple[Callable[..., None], ...]] = {
         optimizer.test_a_scheduler_may_be_made_before_the_optimizer_is_distributed,
         optimizer.test_step_hooks_and_what_users_put_around_methods_see_each_step_once,
         optimizer.test_parameters_that_are_added_later_are_reduced,
+        optimizer.test_parameters_that_are_unfrozen_or_slipped_in_later_are_reduced,
+        optimizer.test_a_rank_without_a_token_takes_part_in_a_sparse_step,
     ),
     "`broadcast_parameters`": (optimizer.test_broadcasts_give_all_ranks_the_roots_state,),
     "`broadcast_object`": (objects.test_lambdas_local_classes_and_tensors_arrive,),

@@ -26,6 +26,8 @@ from wiresum.horovod.torch.functions import broadcast_object, gather_bytes
 from wiresum.horovod.torch.mpi_ops import (
     Adasum,
     Average,
+    Sum,
+    allreduce,
     grouped_allreduce_async_,
     sparse_allreduce_async,
     synchronize,
@@ -60,6 +62,8 @@ class _Reduction:
         self._under_way: dict[_Group, _Wait] = {}
         self._passed: set[torch.Tensor] = set()
         """Parameters whose gradients wait for others of their group."""
+        self._sparse_dims: dict[torch.Tensor, int] = {}
+        """Of the parameters that any rank has had a gradient of: that of a sparse one, 0 of a dense one."""
         self._hooks: list[Any] = []
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -67,8 +71,11 @@ class _Reduction:
         if not self.alone:
             self._hooks += [p.register_post_accumulate_grad_hook(self.gradient_is_there) for p in parameters]
 
+    def knows(self, parameter: torch.Tensor) -> bool:
+        return parameter in self._passes_left
+
     def add(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Parameters that the optimizer gets later. Each is reduced by itself."""
+        """Parameters that are trained from now on. Each is reduced by itself."""
         for name, parameter in named.items():
             self.names[parameter] = name
             if not self.alone:
@@ -110,6 +117,7 @@ class _Reduction:
 
     def synchronize(self) -> None:
         """Starts what the backward passes left out, since other ranks may have it, and waits for everything."""
+        self._agree_on_layouts()
         for group in self.groups:
             if group not in self._under_way and any(parameter.requires_grad for parameter in group):
                 self._begin(group)
@@ -118,10 +126,35 @@ class _Reduction:
         for wait in under_way.values():
             wait()
 
+    def _agree_on_layouts(self) -> None:
+        """A rank may have no gradient of an embedding whose gradients are sparse: no row of it was in its batch. It
+        learns from the others that it takes part with a sparse one. They ask until a gradient of each parameter was
+        seen, in the first step mostly; by sums, which ranks that have joined may be absent from."""
+        parameters = sorted(
+            (parameter for group in self.groups for parameter in group if parameter.requires_grad),
+            key=self.names.__getitem__,
+        )
+        if self.sparse_as_dense or all(parameter in self._sparse_dims for parameter in parameters):
+            return
+        seen = torch.zeros(len(parameters), 3, dtype=torch.int32)
+        for row, parameter in zip(seen, parameters, strict=True):
+            if (gradient := parameter.grad) is not None:
+                row[:] = torch.tensor([1, *([1, gradient.sparse_dim()] if gradient.is_sparse else [0, 0])])
+        agreed = allreduce(seen, name="DistributedOptimizer.layouts", op=Sum, process_set=self.process_set)
+        for parameter, (any_layout, sparse, dims) in zip(parameters, agreed.tolist(), strict=True):
+            if any_layout:
+                self._sparse_dims[parameter] = dims // sparse if sparse else 0
+
+    def _zeros(self, parameter: torch.Tensor) -> torch.Tensor:
+        """In the layout of its gradients at other ranks."""
+        zeros = torch.zeros_like(parameter)
+        dims = self._sparse_dims.get(parameter, 0)
+        return zeros.to_sparse(dims) if dims else zeros
+
     def _begin(self, group: _Group) -> None:
         for parameter in group:
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = self._zeros(parameter)
         name = self.names[group[0]]
         if len(group) == 1 and _gradient(group[0]).is_sparse and not self.sparse_as_dense:
             self._under_way[group] = self._begin_sparse(group[0], name)
@@ -187,6 +220,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Waits until all gradients are reduced, so that they can be changed before `step`, which is then called
         within `skip_synchronize`."""
+        self._reduction.add(_unknown(self))
         self._reduction.synchronize()
         self._synchronized = True
 
@@ -234,10 +268,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._before("load_state_dict")(*arguments, **options)
 
     def add_param_group(self, *arguments: Any, **options: Any) -> None:
-        """The new parameters' names are those of parameters without a name: by group, and place in the group."""
         self._before("add_param_group")(*arguments, **options)
-        new = _unnamed(self, first_group=len(self.param_groups) - 1)
-        self._reduction.add({name: parameter for name, parameter in new if parameter.requires_grad})
+        self._reduction.add(_unknown(self))
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -341,13 +373,22 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
-def _unnamed(optimizer: torch.optim.Optimizer, *, first_group: int = 0) -> list[tuple[str, torch.Tensor]]:
-    """The optimizer's parameters from that group on, by the names that they have if the user gives none."""
+def _unknown(optimizer: _DistributedOptimizer) -> dict[str, torch.Tensor]:
+    """Parameters that are trained, and were not before: added to the optimizer, or frozen."""
+    reduction = optimizer._reduction
+    return {
+        reduction.names.get(parameter, name): parameter
+        for name, parameter in _unnamed(optimizer)
+        if parameter.requires_grad and not reduction.knows(parameter)
+    }
+
+
+def _unnamed(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """The optimizer's parameters, by the names that they have if the user gives none."""
     return [
         (f"allreduce.noname.{i}.{j}", parameter)
         for i, group in enumerate(optimizer.param_groups)
         for j, parameter in enumerate(group["params"])
-        if i >= first_group
     ]
 
 
