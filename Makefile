@@ -29,7 +29,7 @@ cpp += $(wildcard host_agent/include/wiresum/*.h host_agent/examples/c/*.c host_
 scripts := $(wildcard .ci/* controller/deploy/debian/p*)
 # What an installation is made from; tests, examples and benchmarks are not part of it.
 installed := pyproject.toml lab/pyproject.toml CMakeLists.txt $(shell find host_agent/include host_agent/src host_agent/python plugins/*/wiresum \
-  plugins/openmpi/src lab/wiresum_lab soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
+  plugins/openmpi/src plugins/nccl/src lab/wiresum_lab soft_switch/src soft_switch/wiresum controller/wiresum p4src/wiresum/compiled host_agent/CMakeLists.txt \
   soft_switch/CMakeLists.txt -type f \
   \( -name '*.[ch]' -o -name '*.[ch]pp' -o -name CMakeLists.txt -o -name '*.cmake' -o -name '*.py' -o -name '*.pyi' \
   -o -name 'py.typed' -o -name '*.map' -o -name '*.in' \))
@@ -124,8 +124,12 @@ pure_tests := $(addprefix host_agent/tests/,numeric/numeric_test worker/worker_t
 # The longest first: they run side by side.
 threaded_tests := $(if $(wildcard /usr/include/xdp/xsk.h),host_agent/tests/transport/xdp/xdp_test)
 threaded_tests += host_agent/tests/stress/stress_test host_agent/tests/engine/engine_test host_agent/tests/session/session_test \
-  soft_switch/tests/server_test host_agent/tests/transport/transport_test
+  soft_switch/tests/server_test host_agent/tests/transport/transport_test plugins/nccl/src/nccl_test
 run_side_by_side = printf '$(1)/%s\n' $(2) | xargs -P $(JOBS) -I{} timeout $(call patience,1200) {} --gtest_brief=1
+
+# NCCL's plug-in, called as NCCL does it: nccl_under BUILD,FLAGS.
+nccl_under = WIRESUM_NCCL_LIBRARY=$(CURDIR)/build/$(1)/plugins/nccl/src/libnccl-net-wiresum.so WIRESUM_NCCL_FLAGS='-g1 $(2)' \
+	$(py) -m pytest plugins/nccl/tests
 
 # Python is not built with a sanitizer, so what the simulation's module needs of it is loaded first. What Python itself
 # leaves behind is no leak of ours.
@@ -149,9 +153,11 @@ sanitize-all: $(ready)-dev  ##! run all C++ tests under both sanitizers, and the
 	cmake --build --preset asan
 	$(call run_ctest,build/asan)
 	$(simulate_under_asan)
+	$(call nccl_under,asan,-fsanitize=address -fsanitize=undefined)
 	cmake --preset tsan >/dev/null
 	cmake --build --preset tsan
 	$(call run_ctest,build/tsan)
+	$(call nccl_under,tsan,-fsanitize=thread)
 
 # ---- the code itself -----------------------------------------------------------------------------------------------
 

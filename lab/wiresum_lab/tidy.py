@@ -24,7 +24,7 @@ from pathlib import Path
 
 from . import REPOSITORY
 
-SOURCES = ("host_agent/src", "soft_switch/src")
+SOURCES = ("host_agent/src", "soft_switch/src", "plugins/nccl/src")
 INCLUDE_FOLDERS = (*SOURCES, "host_agent/include")
 TABLE = REPOSITORY / ".clang-tidy-clean"
 BUILD = REPOSITORY / "build/tidy"

@@ -11,17 +11,18 @@ Examples:
   export PKG_CONFIG_PATH=$(wiresum paths pkg-config)
   cc app.c $(pkg-config --cflags --libs wiresum)
   cmake -B build -D wiresum_DIR=$(wiresum paths cmake)
+  export LD_LIBRARY_PATH=$(wiresum paths nccl)
   ls $(wiresum paths docs)
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument(
-    "what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "cmake", "openmpi"])
+    "what", required=False, type=click.Choice(["docs", "library", "include", "pkg-config", "cmake", "nccl", "openmpi"])
 )
 def paths(what: str | None) -> None:
     """Print where parts of this installation are: the pages that helps and errors name as docs/..., and the folders of
-    the C library, its header, its pkg-config file, its CMake package, and Open MPI's component."""
+    the C library, its header, its pkg-config file, its CMake package, NCCL's plug-in, and Open MPI's component."""
     found = {"docs": _docs()}
     if what != "docs":
         found |= _native_parts(what)
@@ -48,6 +49,7 @@ def _native_parts(what: str | None) -> dict[str, Path]:
         "include": folder / "include",
         "pkg-config": folder / "pkgconfig",
         "cmake": folder / "cmake",
+        "nccl": folder / "nccl",
     }
     if (folder / "openmpi" / "mca_coll_wiresum.so").exists():
         found["openmpi"] = folder / "openmpi"

@@ -1,0 +1,245 @@
+"""NCCL's plug-in, loaded and called as NCCL does it, with a real switch and a real join service; no GPU is needed.
+
+WIRESUM_NCCL_LIBRARY=... tries another build of the library, WIRESUM_NCCL_FLAGS="-fsanitize=thread" compiles the program
+that loads it as that needs, and WIRESUM_NCCL_SEEDS=1000 runs as many random sequences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from wiresum.agent import AgentConfig, Dtype, Region, Session
+from wiresum.cli.paths import paths
+from wiresum.controller import JoinServer, Limits
+from wiresum.switch import SoftwareSwitch
+from wiresum_lab.patience import PATIENCE_S
+
+FOLDER = Path(__file__).resolve().parent
+HOST = "127.0.0.1"
+SEEDS = int(os.environ.get("WIRESUM_NCCL_SEEDS", "4"))
+REMOTE_ERROR = "6"
+"""ncclRemoteError"""
+NCCL_VERSION_MIN = 22809
+"""PyTorch 2.11's, the first that has tables of version 11 and is used with Wiresum."""
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="c++ is missing: NCCL's plug-in is not tried")
+
+
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+Start = Callable[..., "list[subprocess.Popen[str]]"]
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    chosen = os.environ.get("WIRESUM_NCCL_LIBRARY")
+    if chosen is not None:
+        return Path(chosen)
+    folder = CliRunner().invoke(paths, ["nccl"], catch_exceptions=False).output.strip()
+    return Path(folder) / "libnccl-net-wiresum.so"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("nccl") / "node"
+    warnings = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
+    flags = ["-std=c++20", "-O1", *warnings, *os.environ.get("WIRESUM_NCCL_FLAGS", "").split()]
+    subprocess.run(["c++", *flags, FOLDER / "node.cpp", "-o", program, "-ldl", "-pthread"], check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def control() -> Iterator[str]:
+    switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=4096)
+    server = JoinServer(switch, Limits(leave_grace_ms=0))
+    yield f"{HOST}:{server.start(HOST, 0)}"
+    server.stop(1.0)
+    switch.close()
+
+
+@pytest.fixture
+def start(node: Path, library: Path, control: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts all nodes of a scenario. `one`: variables of node 1 alone."""
+    with ExitStack() as stack:
+
+        def start_all(
+            scenario: str, argument: str = "", size: int = 2, one: dict[str, str] | None = None, **all_of: str
+        ):
+            made = []
+            for rank in range(size):
+                variables = {"WIRESUM_SWITCH": control, "WIRESUM_THREADS": "1", "WIRESUM_ADDRESS": HOST}
+                variables |= {"WIRESUM_PYTHON": sys.executable} | all_of | (one or {} if rank == 1 else {})
+                process = subprocess.Popen(
+                    [node, library, tmp_path, str(rank), str(size), scenario, argument],
+                    env=os.environ | variables,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                stack.callback(_end, process)
+                made.append(process)
+            return made
+
+        yield start_all
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def outcome(process: subprocess.Popen[str]) -> str:
+    """The output of a node, which must have succeeded."""
+    said, errors = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert said.endswith("done\n"), errors
+    return said
+
+
+@pytest.mark.parametrize(("size", "communicators"), [(2, 1), slow(3, 2), slow(4, 5)])
+def test_sums_and_copies_of_all_types_and_sizes_are_right(start: Start, size: int, communicators: int) -> None:
+    for process in start("sums", str(communicators), size):
+        outcome(process)
+
+
+def test_sums_of_floats_have_the_bits_of_the_sessions_own(start: Start, control: str, tmp_path: Path) -> None:
+    for process in start("bits"):
+        outcome(process)
+    config = AgentConfig(switch=control, threads=1, join_timeout_s=PATIENCE_S)
+    with ThreadPoolExecutor(2) as pool:
+        sessions = list(pool.map(lambda rank: Session.join(config, job_name="own", rank=rank, world_size=2), range(2)))
+    for number, dtype, width in ((7, Dtype.F32, 4), (6, Dtype.F16, 2), (9, Dtype.BF16, 2)):
+        given = [bytearray((tmp_path / f"in.{number}.{rank}").read_bytes()) for rank in range(2)]
+        memory = [(ctypes.c_char * len(one)).from_buffer(one) for one in given]
+        operations = [
+            session.submit([Region(ctypes.addressof(one), ctypes.addressof(one), len(one) // width)], dtype=dtype)
+            for session, one in zip(sessions, memory, strict=True)
+        ]
+        for operation in operations:
+            operation.wait(PATIENCE_S)
+        assert [(tmp_path / f"out.{number}.{rank}").read_bytes() for rank in range(2)] == given
+    for session in sessions:
+        session.close()
+
+
+@pytest.mark.slow
+def test_what_the_plug_in_cannot_do_is_refused(start: Start) -> None:
+    for process in start("misuses"):
+        outcome(process)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("dies", "rank 2 of job 'night-.*': its process ended without leaving"),
+        slow("closes", "rank 2 .* left"),
+    ],
+)
+def test_a_node_that_ends_is_named_at_all_others(start: Start, how: str, says: str) -> None:
+    nodes = start("ends", how, 3, WIRESUM_JOB="night")
+    for process in nodes[:2]:
+        said = outcome(process)
+        assert said.startswith(REMOTE_ERROR)
+        assert re.search(says, said)
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        ({"WIRESUM_SWITCH": f"{HOST}:1"}, f"{HOST}:1"),
+        slow({"WIRESUM_BITS": "16"}, "and 16 at rank 1 "),
+        slow({"WIRESUM_PYTHON": "/nowhere/python"}, "WIRESUM_PYTHON"),
+    ],
+)
+def test_connecting_fails_at_all_nodes_if_it_fails_at_one(start: Start, one: dict[str, str], says: str) -> None:
+    said = [outcome(process) for process in start("connects", size=3, one=one, WIRESUM_JOIN_TIMEOUT="1")]
+    assert all(not text.startswith("0 ") for text in said), said
+    assert says in said[1]
+
+
+@pytest.mark.slow
+def test_all_nodes_take_their_own_path_if_the_switch_has_no_room(start: Start, node: Path) -> None:
+    full = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=64)
+    server = JoinServer(full)
+    try:
+        config = AgentConfig(switch=f"{HOST}:{server.start(HOST, 0)}", slots=64, join_timeout_s=PATIENCE_S)
+        session = Session.join(config, job_name="before", rank=0, world_size=1)
+        said = [outcome(process) for process in start("connects", WIRESUM_SWITCH=f"{HOST}:{server.port}")]
+        session.close()
+    finally:
+        server.stop(1.0)
+        full.close()
+    assert all(text.startswith(REMOTE_ERROR) for text in said), said
+
+
+@pytest.mark.slow
+def test_a_group_may_be_closed_with_requests_in_flight(start: Start) -> None:
+    for process in start("aborts"):
+        outcome(process)
+
+
+@pytest.mark.slow
+def test_a_forked_child_is_refused_and_disturbs_nobody(start: Start) -> None:
+    for process in start("forks"):
+        outcome(process)
+
+
+@pytest.mark.parametrize("seed", [0, *(slow(seed) for seed in range(1, SEEDS))])
+def test_random_sequences_with_faults_sum_right_or_fail_everywhere(start: Start, seed: int) -> None:
+    nodes = start("random", str(seed), 2 + seed % 3)
+    said = [process.communicate(timeout=3 * PATIENCE_S) for process in nodes]
+    codes = [process.returncode for process in nodes]
+    died = codes.count(-9)
+    assert died <= 1 and codes.count(0) == len(nodes) - died, said
+    if died or any("failed" in out for out, _ in said):
+        assert sum("failed: " in out for out, _ in said) == len(nodes) - 1, said
+
+
+@pytest.fixture(scope="module")
+def nccl() -> Path:
+    """NCCL itself, from the package that PyTorch's wheels need."""
+    found = importlib.util.find_spec("nvidia")
+    folders = [os.environ.get("WIRESUM_NCCL_ITSELF", ""), *((found.submodule_search_locations or []) if found else [])]
+    for folder in folders:
+        if (made := Path(folder) / "nccl/lib/libnccl.so.2").exists():
+            return made
+    pytest.skip("nvidia-nccl-cu13 is not installed, nor in WIRESUM_NCCL_ITSELF: NCCL itself is not tried")
+
+
+def test_nccl_knows_the_tables_and_stays_whole_beside_the_plug_in(nccl: Path, library: Path) -> None:
+    """Without a GPU, NCCL makes no communicator, and loads no plug-in for one."""
+    tables = re.findall(rb"nccl(?:Coll)?NetPlugin_v11\0", nccl.read_bytes())
+    assert {*tables} == {b"ncclNetPlugin_v11\0", b"ncclCollNetPlugin_v11\0"}
+    program = (
+        "import ctypes, sys\n"
+        "nccl, plugin = map(ctypes.CDLL, sys.argv[1:])\n"
+        "version, unique = ctypes.c_int(), ctypes.create_string_buffer(128)\n"
+        "assert nccl.ncclGetVersion(ctypes.byref(version)) == 0 and nccl.ncclGetUniqueId(unique) == 0\n"
+        "print(version.value, ctypes.c_char_p.in_dll(plugin, 'ncclCollNetPlugin_v11').value.decode())\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program, nccl, library],
+        env=os.environ | {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET_PLUGIN": "wiresum", "NCCL_COLLNET_ENABLE": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    version, name = said.stdout.split()
+    assert int(version) >= NCCL_VERSION_MIN
+    assert name == "Wiresum"
