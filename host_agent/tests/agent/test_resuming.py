@@ -14,7 +14,6 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
-from wiresum.controller.jobs import asking
 from wiresum.controller.jobs.job import State
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
@@ -137,17 +136,23 @@ def test_a_service_that_refuses_and_then_dies_keeps_no_worker_from_the_next(
     leave()
 
 
-def test_a_service_that_does_not_say_what_to_repeat_ends_the_job(
-    service: Service, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_whose_grant_was_lost_with_the_service_is_moved(
+    network: Network, start: Start, tmp_path: Path
 ) -> None:
-    """One of an earlier release would take it for a job that begins."""
-    monkeypatch.setattr(asking, "settle_roles", lambda _: None)
-    job = start(service.endpoint, [DataPath(0), DataPath()])
-    service.kill()
+    """The others have gone on. The next service has the job, and knows no more what each repeats."""
+    service = Service(network, dataclasses.replace(LIMITS, connection_lost_ms=60_000), tmp_path / "state").start()
+    job = start(service.endpoint, [DataPath(0), DataPath(), DataPath()])
+    service.stop()
+    job.hosts[0].loses_packets = True
     service.start()
-    for error in job.await_errors():
-        assert f"0 roles were given for {SLOTS} slots" in str(error)
-    assert [path.moves for path in job.paths] == [[], []]
+    network.wait_until(lambda: job.paths[1].moves and job.paths[2].moves, "two go on", meanwhile=job.check)
+    service.kill()
+    job.hosts[0].loses_packets = False
+    service.start()
+    network.wait_until(lambda: [len(path.moves) for path in job.paths] == [1, 2, 2], "all go on", meanwhile=job.check)
+    assert [[roles[0] for _, roles in path.moves] for path in job.paths] == [[3], [1, 1], [1, 1]]
+    (moved,) = service.jobs()
+    assert {path.moves[-1][0].key for path in job.paths} == {moved.lease.key}
 
 
 def test_a_worker_that_never_comes_ends_the_others_within_the_bound_and_is_named(

@@ -272,7 +272,12 @@ class Life:
         return after or Phase.ATTENDING
 
     def _resume(self, reply: messages.JoinReply) -> Phase:
-        """At a lease that it has asked for."""
+        """At a lease that it has asked for. Without roles it was granted before: the service was started anew, and
+        has forgotten what this worker repeats. It attends there as one that has halted, and is moved."""
+        if not reply.roles and self.halted is not None:
+            self.member = member_of(reply)
+            self.halted = messages.Halted(positions=self.halted.positions, unasked=True)
+            return self._open(Phase.SEEKING)
         after = self._go_on(reply, reply.roles, 0)
         return self._open(after or Phase.ATTENDING) if after in (None, Phase.SEEKING) else after
 
