@@ -336,7 +336,7 @@ class Running(JobsHarness):
         """If another one serves from its state by now, it ends."""
         self.frozen = False
         try:
-            if self.store is not None:
+            if self.store is not None and self.runs:
                 self.store.check_serving()
         except DeposedError:
             self.owner.kill()
