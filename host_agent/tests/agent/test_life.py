@@ -305,6 +305,10 @@ def test_a_refusal_for_good_ends_the_search_where_there_is_nobody_else() -> None
     for own, phase in (((FIRST,), Phase.OVER), ((FIRST, SECOND), Phase.RESTING)):
         scene = at(Phase.ASKING, own=own, fallback="")
         assert scene.let(Event.REFUSED, "PERMISSION_DENIED", "another key").life.phase is phase
+    scene = at(Phase.ASKING, own=(FIRST,), fallback="")
+    assert scene.let(Event.REFUSED, "INTERNAL", "a table is full").life.phase is Phase.RESTING, (
+        "a switch may take it yet"
+    )
 
 
 def test_after_some_turns_only_the_fallback_has_turns() -> None:

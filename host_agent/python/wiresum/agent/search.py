@@ -32,7 +32,8 @@ ATTEMPT_BYTES = 16
 NOT_READY = "NOT_READY"
 """In place of a code: the service has no switch that takes jobs, and was not asked for a place."""
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
-"""Refusals that asking again may help against, as join.proto lists them."""
+"""Refusals that asking again may help against, as join.proto lists them. So it may if a switch would not take the job
+(INTERNAL); but then the next service is asked first."""
 
 
 class Fallback(Protocol):
@@ -131,7 +132,7 @@ class Search:
         self._why = why
         if code != NOT_READY and self._waits:
             self._turns[self._services.at] += 1
-            self._final = code not in _AGAIN and not self._services.are_several
+            self._final = code not in (*_AGAIN, "INTERNAL") and not self._services.are_several
             self._next = self._first_to_ask() if code in _AGAIN else ""
 
     def _first_to_ask(self) -> str:
