@@ -224,13 +224,13 @@ class World:
         """Or its standby, unless one of both serves."""
         if any(running.owner.state == service.state for running in self.network.services.values()):
             return
-        self.chance.choice([each for each in self.services if each.state == service.state]).start()
+        self._begin(self.chance.choice([each for each in self.services if each.state == service.state]))
+
+    def _begin(self, service: Service) -> None:
+        service.start()
         for state, name in sorted(self.switches_lost, key=str):
             if state == service.state:
-                self._running(service).lose_switch(name)
-
-    def _running(self, service: Service) -> Running:
-        return next(each for each in self.network.services.values() if each.owner.state == service.state)
+                service.running.lose_switch(name)
 
     def _freeze(self, service: Service) -> Callable[[], object]:
         """Its standby may take over."""
@@ -243,7 +243,7 @@ class World:
         for other in self.services:
             if other.state == service.state and other.endpoint not in self.network.services:
                 self._forget()
-                other.start()
+                self._begin(other)
         return bool
 
     def _lag(self, service: Service) -> Callable[[], object]:
