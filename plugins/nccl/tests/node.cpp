@@ -21,6 +21,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <sstream>
 #include <string>
@@ -33,7 +34,9 @@ namespace {
 
 constexpr std::size_t kSteps = 8;  // NCCL_STEPS
 constexpr std::size_t kStepBytesMax = std::size_t{2} << 20;
+constexpr std::size_t kRegionBytes = kSteps * kStepBytesMax;
 using Memory = std::vector<std::uint8_t>;
+using Region = std::unique_ptr<std::uint8_t[]>;
 
 std::string folder;
 int rank_here = 0;
@@ -124,8 +127,8 @@ void load(const char* path) {
 struct Group {
   void* comm = nullptr;
   ncclResult_t connected = ncclSuccess;
-  Memory sources = Memory(kSteps * kStepBytesMax);
-  Memory destinations = Memory(kSteps * kStepBytesMax);
+  Region sources = std::make_unique_for_overwrite<std::uint8_t[]>(kRegionBytes);
+  Region destinations = std::make_unique_for_overwrite<std::uint8_t[]>(kRegionBytes);
   void* source_handle = nullptr;
   void* destination_handle = nullptr;
 };
@@ -144,8 +147,8 @@ Group connect(const std::string& name) {
   made.connected = library.collnet->connect(pointers.data(), size, rank_here, listener, &made.comm);
   if (made.connected != ncclSuccess) return made;
   check(library.collnet->closeListen(listener), "closeListen");
-  const auto reg = [&made](Memory& memory, void** mhandle) {
-    check(library.collnet->regMr(made.comm, memory.data(), memory.size(), NCCL_PTR_HOST, mhandle), "regMr");
+  const auto reg = [&made](const Region& memory, void** mhandle) {
+    check(library.collnet->regMr(made.comm, memory.get(), kRegionBytes, NCCL_PTR_HOST, mhandle), "regMr");
   };
   reg(made.sources, &made.source_handle);
   reg(made.destinations, &made.destination_handle);
@@ -248,8 +251,8 @@ Window window_of(const Step& step) {
 
 /// What may be posted now: nothing, and NCCL asks again.
 ncclResult_t post(Group& group, Step& step) {
-  std::uint8_t* const source = group.sources.data() + step.slot * kStepBytesMax;
-  std::uint8_t* const destination = group.destinations.data() + step.slot * kStepBytesMax;
+  std::uint8_t* const source = group.sources.get() + step.slot * kStepBytesMax;
+  std::uint8_t* const destination = group.destinations.get() + step.slot * kStepBytesMax;
   std::memset(destination, 0x5A, step.bytes);
   step.result = destination;
   if (step.kind == Kind::kAllReduce) {
@@ -324,6 +327,25 @@ void sums(const std::string& count) {
   for (Group& group : groups) close(group);
 }
 
+/// As many communicators beside each other, with a step of each in flight.
+void many(const std::string& count) {
+  std::vector<Group> groups;
+  std::vector<Step> steps(static_cast<std::size_t>(std::stoi(count)), Step{.bytes = 64 << 10});
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t g = 0; g < steps.size(); ++g) groups.push_back(connected("g" + std::to_string(g)));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  for (std::size_t g = 0; g < steps.size(); ++g) {
+    steps[g].seed = static_cast<unsigned>(g);
+    check(post(groups[g], steps[g]), "post");
+  }
+  for (Step& step : steps) {
+    check(await(step.request, nullptr), "test");
+    if (std::memcmp(step.result, step.expected.data(), step.bytes) != 0) die("a wrong result");
+  }
+  for (Group& group : groups) close(group);
+  say("connected in " + std::to_string(took.count()) + " s");
+}
+
 /// The test compares what comes out with Wiresum's own sums: any floats, which are rounded.
 void bits(const std::string& /*none*/) {
   Group group = connected("g");
@@ -335,15 +357,15 @@ void bits(const std::string& /*none*/) {
       const std::uint32_t raw = static_cast<std::uint32_t>(random()) & (type == ncclFloat16    ? 0xB7FFu
                                                                         : type == ncclBfloat16 ? 0xBFFFu
                                                                                                : 0xBFFFFFFFu);
-      std::memcpy(group.sources.data() + i, &raw, bytes_of(type));
+      std::memcpy(group.sources.get() + i, &raw, bytes_of(type));
     }
-    leave("in." + own(std::to_string(type), rank_here), group.sources.data(), kBytes);
+    leave("in." + own(std::to_string(type), rank_here), group.sources.get(), kBytes);
     void* request = nullptr;
-    check(library.collnet->iallreduce(group.comm, group.sources.data(), group.destinations.data(),
+    check(library.collnet->iallreduce(group.comm, group.sources.get(), group.destinations.get(),
                                       kBytes / bytes_of(type), type, ncclSum, nullptr, nullptr, &request),
           "iallreduce");
     check(await(request, nullptr), "test");
-    leave("out." + own(std::to_string(type), rank_here), group.destinations.data(), kBytes);
+    leave("out." + own(std::to_string(type), rank_here), group.destinations.get(), kBytes);
   }
   if (rank_here != 0) take("closed");
   close(group);
@@ -392,10 +414,11 @@ void aborts(const std::string& /*none*/) {
   if (rank_here != 0) take("closed");
   close(group);
   if (rank_here == 0) leave("closed", "", 0);
-  std::ranges::fill(group.destinations, std::uint8_t{7});
+  std::fill_n(group.destinations.get(), kRegionBytes, std::uint8_t{7});
   Group second = connected("second");
   check(run(second, {{.bytes = kStepBytesMax}}), "a step");
-  if (std::ranges::any_of(group.destinations, [](std::uint8_t byte) { return byte != 7; })) {
+  if (std::any_of(group.destinations.get(), group.destinations.get() + kRegionBytes,
+                  [](std::uint8_t byte) { return byte != 7; })) {
     die("a closed group has written to its memory");
   }
   close(second);
@@ -431,9 +454,9 @@ void misuses(const std::string& /*none*/) {
             "reduceSupport");
       const bool is_summed = op == ncclSum && std::ranges::find(kTypes, type) != kTypes.end();
       if (supported != (is_summed ? 1 : 0)) die("reduceSupport");
-      const ncclResult_t result = library.collnet->iallreduce(
-          group.comm, group.sources.data(), group.destinations.data(), 8, static_cast<ncclDataType_t>(type),
-          static_cast<ncclRedOp_t>(op), nullptr, nullptr, &request);
+      const ncclResult_t result = library.collnet->iallreduce(group.comm, group.sources.get(), group.destinations.get(),
+                                                              8, static_cast<ncclDataType_t>(type),
+                                                              static_cast<ncclRedOp_t>(op), nullptr, nullptr, &request);
       if (result != (is_summed ? ncclSuccess : ncclInvalidArgument)) die("iallreduce");
       if (is_summed) check(await(request, nullptr), "test");
     }
@@ -442,8 +465,8 @@ void misuses(const std::string& /*none*/) {
     if (result == ncclSuccess || last_error.find(text) == std::string::npos) die(std::string("expected: ") + text);
   };
   void* handle = nullptr;
-  expect(library.collnet->regMr(group.comm, group.sources.data(), 8, NCCL_PTR_CUDA, &handle), "GPU's memory");
-  expect(library.collnet->iallreduce(group.comm, nullptr, group.destinations.data(), 8, ncclInt32, ncclSum, nullptr,
+  expect(library.collnet->regMr(group.comm, group.sources.get(), 8, NCCL_PTR_CUDA, &handle), "GPU's memory");
+  expect(library.collnet->iallreduce(group.comm, nullptr, group.destinations.get(), 8, ncclInt32, ncclSum, nullptr,
                                      nullptr, &request),
          "null pointer");
   if (request != nullptr) die("a request of a call that failed");
@@ -500,8 +523,8 @@ int main(int count, char** arguments) {
   rank_here = std::atoi(arguments[3]);
   size = std::atoi(arguments[4]);
   const std::map<std::string, std::function<void(const std::string&)>> scenarios{
-      {"sums", sums},     {"bits", bits},   {"connects", connects}, {"ends", ends},
-      {"aborts", aborts}, {"forks", forks}, {"misuses", misuses},   {"random", random_sequence},
+      {"sums", sums},     {"many", many},   {"bits", bits},       {"connects", connects},      {"ends", ends},
+      {"aborts", aborts}, {"forks", forks}, {"misuses", misuses}, {"random", random_sequence},
   };
   const auto scenario = scenarios.find(arguments[5]);
   if (scenario == scenarios.end()) return 2;

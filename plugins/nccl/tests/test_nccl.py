@@ -26,6 +26,7 @@ from wiresum.cli.paths import paths
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import wait_until
 
 FOLDER = Path(__file__).resolve().parent
 HOST = "127.0.0.1"
@@ -74,15 +75,26 @@ def control() -> Iterator[str]:
 
 @pytest.fixture
 def start(node: Path, library: Path, control: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts all nodes of a scenario. `one`: variables of node 1 alone."""
+    """Starts the nodes of a scenario, which meet at the switch, as on hosts of their own. `one`: variables of node 1;
+    `started`: that only so many of the nodes are."""
     with ExitStack() as stack:
 
         def start_all(
-            scenario: str, argument: str = "", size: int = 2, one: dict[str, str] | None = None, **all_of: str
-        ):
+            scenario: str,
+            argument: str = "",
+            size: int = 2,
+            one: dict[str, str] | None = None,
+            started: int | None = None,
+            **all_of: str,
+        ) -> list[subprocess.Popen[str]]:
             made = []
-            for rank in range(size):
-                variables = {"WIRESUM_SWITCH": control, "WIRESUM_THREADS": "1", "WIRESUM_ADDRESS": HOST}
+            for rank in range(size if started is None else started):
+                variables = {
+                    "WIRESUM_SWITCH": control,
+                    "WIRESUM_THREADS": "1",
+                    "WIRESUM_ADDRESS": HOST,
+                    "WIRESUM_SHARE": "0",
+                }
                 variables |= {"WIRESUM_PYTHON": sys.executable} | all_of | (one or {} if rank == 1 else {})
                 process = subprocess.Popen(
                     [node, library, tmp_path, str(rank), str(size), scenario, argument],
@@ -114,6 +126,12 @@ def outcome(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize(("size", "communicators"), [(2, 1), slow(3, 2), slow(4, 5)])
 def test_sums_and_copies_of_all_types_and_sizes_are_right(start: Start, size: int, communicators: int) -> None:
     for process in start("sums", str(communicators), size):
+        outcome(process)
+
+
+@pytest.mark.slow
+def test_fifty_communicators_are_in_a_process_beside_each_other(start: Start) -> None:
+    for process in start("many", "50"):
         outcome(process)
 
 
@@ -170,6 +188,22 @@ def test_connecting_fails_at_all_nodes_if_it_fails_at_one(start: Start, one: dic
     said = [outcome(process) for process in start("connects", size=3, one=one, WIRESUM_JOIN_TIMEOUT="1")]
     assert all(not text.startswith("0 ") for text in said), said
     assert says in said[1]
+
+
+def test_connecting_fails_if_a_node_leaves_before_all_know_that_all_have_joined(
+    start: Start, control: str, tmp_path: Path
+) -> None:
+    (node,) = start("connects", started=1)
+    handle = tmp_path / "g.0"
+    wait_until(handle.exists, "the node's handle")
+    job = re.search(rb"nccl-[0-9a-f]{32}", handle.read_bytes())
+    assert job
+    (tmp_path / "g.1").write_bytes(handle.read_bytes())
+    config = AgentConfig(switch=control, threads=1, share=False, join_timeout_s=PATIENCE_S)
+    Session.join(config, job_name=job.group().decode(), rank=1, world_size=2).close()
+    said = outcome(node)
+    assert said.startswith(REMOTE_ERROR)
+    assert re.search("rank 1 .* left", said)
 
 
 @pytest.mark.slow
