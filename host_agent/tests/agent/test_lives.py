@@ -210,9 +210,10 @@ class World:
         return functools.partial(self._start, service)
 
     def _stop(self, service: Service) -> Callable[[], object]:
-        self._lose_sums(service)
+        if not service.keeps_state:
+            self._lose_sums(service)
         self._forget()
-        service.stop()
+        service.stop(keep_jobs=service.keeps_state)
         return functools.partial(self._start, service)
 
     def _forget(self) -> None:
@@ -352,7 +353,7 @@ class World:
             self._heal()
             self.network.sleep(STEP_S if self.mild else SETTLE_S)
             bound_s = self.limits.reattach_ms / 1000 + RESUME_S
-            if not self.mild or any(path.is_dead for path in self.paths):
+            if not self.mild or any(path.is_dead or "leave" in path.over for path in self.paths):  # perhaps unheard
                 bound_s += self.limits.heartbeat_lost_ms / 1000 + MARGIN_S
             settled = self.network.wait_for(self._is_settled, self.network.now() + bound_s)
             assert settled, f"neither over nor going on: {self._state()}"

@@ -266,9 +266,9 @@ class Service:
             self._store.close()
             self._store = None
 
-    def stop(self) -> None:
-        """All are told."""
-        self.running.close()
+    def stop(self, *, keep_jobs: bool = False) -> None:
+        """All are told. `keep_jobs`: for the next one, as a controller does that has a state."""
+        self.running.close(keep_jobs=keep_jobs)
         self._network.sleep(STOP_S)
         self.kill()
 
@@ -310,9 +310,9 @@ class Running(JobsHarness):
         for call in self._calls:
             call.end("UNAVAILABLE", "Socket closed")
 
-    def close(self) -> None:
+    def close(self, *, keep_jobs: bool) -> None:
         with self._now():
-            self.jobs.close("the switch was stopped", self.now)
+            self.jobs.close("the switch was stopped", self.now, keep_jobs=keep_jobs)
 
     def lose_switch(self, name: str = "", *, comes_back: bool = True, forgets: bool = True) -> None:
         """It is killed, or out of reach. The first one, unless it is said which."""
