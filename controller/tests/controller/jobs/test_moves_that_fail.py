@@ -136,6 +136,14 @@ def test_workers_that_leave_or_abort_in_the_middle_end_the_job() -> None:
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 
+def test_a_job_that_a_worker_has_left_ends_for_that_also_when_its_switch_is_lost() -> None:
+    made = JobsHarness(SIZES)
+    workers = running(made)
+    made.leave(workers[1])
+    restart(made, "leaf")
+    assert (end_of(made).cause, end_of(made).worker.rank) == (join.JobEnded.WORKER_LEFT, 1)
+
+
 def test_a_job_that_a_worker_leaves_before_another_switch_has_it_stays() -> None:
     made, workers, admit = being_admitted()
     made.switch_answers = True

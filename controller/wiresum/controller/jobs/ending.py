@@ -11,6 +11,7 @@ from wiresum.controller.jobs.cluster import Cluster
 from wiresum.controller.jobs.history import History
 from wiresum.controller.jobs.job import Event, Job, Lease, LeaseState, Presence, State, Worker
 from wiresum.controller.jobs.limits import Limits
+from wiresum.controller.jobs.lost_workers import left
 from wiresum.controller.jobs.over import ORDERED, Over
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.roster import Roster
@@ -57,6 +58,8 @@ class Ending:
 
     def end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
         """Of a job that has slots. `refusal`: to those who wait for a grant, if the usual one does not do."""
+        if ended.cause == join.JobEnded.SWITCH_LOST and job.members.left_first is not None:
+            ended = left(job.members.left_first)  # or the others would look for another lease, and wait for that one
         has_begun = job.has_begun
         if job.move is not None and job.move.lease is not None:
             self.release(job.move.lease, "the job has ended", now)
@@ -96,11 +99,11 @@ class Ending:
         job, moves = lease.job, lease.is_current and lease.job.state is State.MOVING
         if lease.is_current and not (moves or (job.state is State.ENDING and self._have_heard(job, now))):
             return
-        left = [name for name, node in lease.nodes.items() if node.phase is not Phase.FORGOTTEN]
-        if lease.is_current and not moves and any(self._cluster.switches[name].why_unusable() for name in left):
+        held = [name for name, node in lease.nodes.items() if node.phase is not Phase.FORGOTTEN]
+        if lease.is_current and not moves and any(self._cluster.switches[name].why_unusable() for name in held):
             self._roster.release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
         changed = self._telling.give_back(lease)
-        if left or moves:
+        if held or moves:
             if changed:
                 self._saving.save(lease)
                 self._waiting.due = True
