@@ -283,9 +283,14 @@ class World:
 
     def _await_moment(self, members: list[Membership], within_s: float) -> None:
         """Often it is one of a worker's life that seldom comes."""
-        phase = self.chance.choice([*[None] * len(Phase), *Phase])
-        self.network.wait_for(lambda: any(each._life.phase is phase for each in members), self.network.now() + within_s)
-        self.network.sleep(self.chance.choice([0.0, LATENCY_S, STEP_S]) if phase is not None else 0.0)
+        moment = self.chance.choice([*[None] * len(Phase), *Phase, *["halted"] * 4])
+
+        def has_come() -> bool:
+            lives = [each._life for each in members]
+            return any(life.phase is moment or (moment == "halted" and life.halted is not None) for life in lives)
+
+        if self.network.wait_for(has_come, self.network.now() + within_s):
+            self.network.sleep(self.chance.choice([0.0, LATENCY_S, STEP_S]))
 
     def _fault(self) -> None:
         chance, job = self.chance, self.job
@@ -296,7 +301,8 @@ class World:
         what = chance.choice([*of_service, *of_switch, None, None, None])
         service = chance.choice(self.services)
         if what is not None:
-            if service.endpoint not in self.network.services:
+            running = self.network.services.get(service.endpoint)
+            if running is None or running.frozen:
                 return
             self._say(f"{what.__name__} {service.endpoint} for {lasts_s:.2f} s")
             heal = what(service)
@@ -423,8 +429,8 @@ class World:
             BUG if each.fails else f"ended the job: {REASON}" for each in enders if "abort" in each.over or each.fails
         ]
         said += [f"rank {each.rank}" for each in enders if each.over == ["leave"] or each.is_dead]
-        if self.is_forgotten or any(each.is_dead for each in enders):
-            said.append("looked for another lease")  # for those who have heard it, or died
+        if self.is_forgotten or any(each.is_dead or each.over == ["leave"] for each in enders):
+            said.append("looked for another lease")  # for those who have heard it, or are gone
         assert any(text in str(error) for text in said), error
 
 

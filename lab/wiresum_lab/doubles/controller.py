@@ -127,11 +127,14 @@ class JobsHarness:
     def settle(self) -> None:
         """Carries out the outputs, as switches would that answer at once."""
         while outputs := self.jobs.take_outputs():
+            self.write(outputs)
             self.carry_out(outputs)
 
-    def carry_out(self, outputs: Sequence[Output]) -> None:
+    def write(self, outputs: Sequence[Output]) -> None:
         if self.store is not None:
             self.store.write(output for output in outputs if isinstance(output, Write))
+
+    def carry_out(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             self.done.append(output)
             if self.switch_answers or isinstance(output, Halt | GoOn):

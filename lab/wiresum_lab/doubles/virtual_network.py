@@ -359,17 +359,19 @@ class Running(JobsHarness):
                     self._writes = True
                     self._network.start(self._write, "disk")
             else:
+                self.write(batch)
                 self.carry_out(batch)
 
     def _write(self) -> None:
         while self._unwritten:
             batch, self._unwritten = self._unwritten, []
-            self._network.sleep(self.lag_s)
-            self._network.wait_for(lambda: not self.frozen, math.inf)
-            if not self.runs:
-                return
-            self.now = self._network.now()
-            self.carry_out(batch)
+            for carry_out in (self.write, self.carry_out):
+                self._network.sleep(self.lag_s / 2)
+                self._network.wait_for(lambda: not self.frozen, math.inf)
+                if not self.runs:
+                    return
+                self.now = self._network.now()
+                carry_out(batch)
             self._unwritten += self.jobs.take_outputs()
         self._writes = False
 
