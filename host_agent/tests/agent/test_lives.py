@@ -194,27 +194,23 @@ class World:
     def _say(self, what: str) -> None:
         self.said.append(f"{self.network.now() - 1000.0:.2f} {what}")
 
-    def _lose_sums(self, service: Service, switch_name: str = "") -> None:
+    def _lose_sums(self, running: Running, switch_name: str = "") -> None:
         """Of all its switches, unless it is said which."""
-        at = [each.endpoint for each in self.services if each.state == service.state]
-        leases = service.running.jobs.cluster.holders()
+        at = [each.endpoint for each in self.services if each.state == running.owner.state]
+        leases = running.jobs.cluster.holders()
         elsewhere = {lease.key for lease in leases if switch_name and switch_name not in lease.nodes}
         self.rounds.lost_keys |= {path.key for path in self.paths if path.served_at in at} - elsewhere
 
-    def _kill(self, service: Service) -> Callable[[], object]:
+    def _kill(self, running: Running, end: Callable[[Service], None] = Service.kill) -> Callable[[], object]:
         """With a state on disk its switch is another process, which lives."""
-        if not service.keeps_state:
-            self._lose_sums(service)
+        if not running.owner.keeps_state:
+            self._lose_sums(running)
         self._forget()
-        service.kill()
-        return functools.partial(self._start, service)
+        end(running.owner)
+        return functools.partial(self._start, running.owner)
 
-    def _stop(self, service: Service) -> Callable[[], object]:
-        if not service.keeps_state:
-            self._lose_sums(service)
-        self._forget()
-        service.stop(keep_jobs=service.keeps_state)
-        return functools.partial(self._start, service)
+    def _stop(self, running: Running) -> Callable[[], object]:
+        return self._kill(running, functools.partial(Service.stop, keep_jobs=running.owner.keeps_state))
 
     def _forget(self) -> None:
         """A service ends that may have heard an order, and have told some of the workers of it."""
@@ -233,53 +229,41 @@ class World:
             if state == service.state:
                 service.running.lose_switch(name)
 
-    def _freeze(self, service: Service) -> Callable[[], object]:
+    def _freeze(self, running: Running) -> Callable[[], object]:
         """Its standby may take over."""
-        running = service.running
         running.frozen = True
-        self._hand_over(service)
+        self._hand_over(running)
         return running.thaw
 
-    def _hand_over(self, service: Service) -> Callable[[], object]:
+    def _hand_over(self, running: Running) -> Callable[[], object]:
         for other in self.services:
-            if other.state == service.state and other.endpoint not in self.network.services:
+            if other.state == running.owner.state and other.endpoint not in self.network.services:
                 self._forget()
                 self._begin(other)
         return bool
 
-    def _lag(self, service: Service) -> Callable[[], object]:
-        running = service.running
+    def _lag(self, running: Running) -> Callable[[], object]:
         running.lag_s = 1.5 * self.chance.random()
         return functools.partial(setattr, running, "lag_s", 0.0)
 
-    def _choose_switch(self, running: Running) -> str:
-        return self.chance.choice(running.switches).name
+    def _refuse(self, running: Running) -> Callable[[], object]:
+        running.refuses_with = "it takes no jobs"
+        return functools.partial(setattr, running, "refuses_with", "")
 
-    def _drain(self, service: Service) -> Callable[[], object]:
-        running = service.running
-        name = self._choose_switch(running)
+    def _drain(self, running: Running, name: str) -> Callable[[], object]:
         running.drain(name, resume=False)
         return lambda: running.drain(name, resume=True) if running.runs else None
 
-    def _part(self, service: Service) -> Callable[[], object]:
+    def _part(self, running: Running, name: str) -> Callable[[], object]:
         """The service from a switch, which holds what it held."""
-        running = service.running
-        name = self._choose_switch(running)
         running.lose_switch(name, comes_back=False, forgets=False)
         return lambda: running.find_switch(name) if running.runs else None
 
-    def _lose_switch(self, service: Service) -> Callable[[], object]:
-        running = service.running
-        name = self._choose_switch(running)
-        self._lose_sums(service, name)
+    def _lose_switch(self, running: Running, name: str) -> Callable[[], object]:
+        self._lose_sums(running, name)
         running.lose_switch(name, comes_back=False)
-        self.switches_lost.add((service.state, name))
+        self.switches_lost.add((running.owner.state, name))
         return lambda: running.find_switch(name) if running.runs else None
-
-    def _refuse(self, service: Service) -> Callable[[], object]:
-        running = service.running
-        running.refuses_with = "it takes no jobs"
-        return functools.partial(setattr, running, "refuses_with", "")
 
     def _await_moment(self, members: list[Membership], within_s: float) -> None:
         """Often it is one of a worker's life that seldom comes."""
@@ -298,14 +282,14 @@ class World:
         lasts_s = chance.random() * (MILD_S if self.mild else chance.choice([MILD_S, LONG_S]))
         of_service = [self._kill, self._kill, self._stop, self._freeze, self._hand_over, self._lag, self._refuse]
         of_switch = [self._lose_switch, self._lose_switch, self._part, self._drain]
-        what = chance.choice([*of_service, *of_switch, None, None, None])
-        service = chance.choice(self.services)
+        what: Any = chance.choice([*of_service, *of_switch, None, None, None])
         if what is not None:
-            running = self.network.services.get(service.endpoint)
+            running = self.network.services.get(chance.choice(self.services).endpoint)
             if running is None or running.frozen:
                 return
-            self._say(f"{what.__name__} {service.endpoint} for {lasts_s:.2f} s")
-            heal = what(service)
+            named = [chance.choice(running.switches).name] if what in of_switch else []
+            self._say(f"{what.__name__} {running.owner.endpoint} {named} for {lasts_s:.2f} s")
+            heal = what(running, *named)
         else:
             ranks = [rank for rank in range(len(job.hosts)) if chance.random() < 0.5]
             how = chance.choice(["refused", "silence", "deaf", "lost"])

@@ -26,8 +26,6 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join import JoinRequest
 from wiresum_lab.doubles.controller import RecordingDriver
-from wiresum_lab.doubles.resuming import DataPath
-from wiresum_lab.doubles.resuming import Start as StartJob
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
@@ -84,10 +82,6 @@ def test_a_worker_that_waits_to_join_finds_a_standby(network: Network) -> None:
     first, second = sorted(granted, key=lambda member: member.grant.rank)
     assert first.grant.key == second.grant.key
     network.run(first.leave, second.leave)
-
-
-def test_workers_find_the_one_endpoint_that_serves(network: Network, service: Service, start: StartJob) -> None:
-    start(f"{Service(network).endpoint},{service.endpoint}", [DataPath()]).await_heard()
 
 
 def test_the_log_names_the_missing_ranks_whenever_they_change(

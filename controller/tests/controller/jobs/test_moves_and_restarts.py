@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from wiresum import join
 from wiresum.controller.jobs import report
-from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.moving import MOVE_NUMBER_MAX
 from wiresum.controller.jobs.outputs import Admit, Evict, GoOn, Halt, Save
 from wiresum.controller.store import Store
@@ -20,19 +17,7 @@ from wiresum_lab.doubles.moving import (
     positions,
     restart,
     running,
-    two,
 )
-
-
-def comes_back(after: JobsHarness, workers: Sequence[Worker]) -> list[Worker]:
-    """All attend at the next service, and say what they said before."""
-    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
-    after.settle()
-    for worker in restored:
-        after.beat(worker)
-    after.settle()
-    return restored
-
 
 NUMBERS_NOBODY_GAVE = (2, 9, MOVE_NUMBER_MAX - 1, MOVE_NUMBER_MAX)
 """To a job that has moved once."""
@@ -59,28 +44,15 @@ def test_a_number_that_no_service_gave_ends_the_job_also_after_a_restart(
     assert {job.move_number for job in made.jobs.all()} <= {1}
 
 
-def test_a_lease_at_a_lost_switch_is_remembered_after_the_job_has_moved(store: Store) -> None:
-    before = JobsHarness(switches=two(), store=store)
-    workers = running(before)
-    before.change("first", "no answer")
-    before.wait(1.5, beating=workers)
-    found = {record.switch_name: record.state for record in store.load().jobs}
-    assert found == {"first": "ending", "second": "running"}
-    store.begin()
-    after = JobsHarness(switches=two(), store=store)
-    restored = comes_back(after, workers)
-    after.wait(40, beating=restored)
-    assert [job.lease.switch_name for job in after.jobs.all()] == ["second"]
-    assert (ends(after), len(store.load().jobs), after.slots_free) == (set(), 1, 1024 - 256)
-
-
 def test_a_worker_that_has_gone_on_after_a_restart_cannot_say_that_it_had_halted(store: Store) -> None:
     before = JobsHarness(SIZES, store=store)
     workers = running(before, slots=16)
     restart(before, "leaf")
     before.wait(0.3, beating=workers)
     after = JobsHarness(SIZES, store=store)
-    restored = comes_back(after, workers)
+    restored = [after.jobs.attend(member(worker), after.now) for worker in workers]
+    for worker in restored:
+        after.beat(worker)
     after.jobs.beat(restored[2], 1, after.now, join.Halted(move_number=1, positions=positions()))
     after.settle()
     assert "says that it has halted, which it was not told to" in end_of(after).reason
