@@ -202,7 +202,7 @@ class JobMembership:
     @property
     def members_secret(self) -> bytes:
         """The same at all workers of the job, and known to no others. Of the first aggregator, which is the same at all
-        workers. Empty if its service is of a release that has none."""
+        workers."""
         assert self._aggregators is not None, "it has joined"
         return next(iter(self._aggregators)).membership.grant.members_secret
 

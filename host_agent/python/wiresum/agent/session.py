@@ -69,7 +69,7 @@ class Session:
     @property
     def members_secret(self) -> bytes:
         """The same at all workers of the job, and known to no others: what they send each other can be authenticated
-        with it. Empty if the join service is of a release that has none."""
+        with it."""
         return self._membership.members_secret
 
     @property

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, _DistributedBackendOptions
 
 from wiresum.horovod.torch.coordinator import Coordinator
-from wiresum.horovod.torch.handle import Handle, HorovodInternalError
+from wiresum.horovod.torch.handle import Handle
 from wiresum.horovod.torch.launch import Launch, RankLayout, find_place, meeting_store
 from wiresum.horovod.torch.objects import SECRET_BYTES
 from wiresum.horovod.torch.request import Request, RequestType
@@ -86,17 +86,13 @@ class Runtime:
         return number
 
     def _members_secret(self) -> bytes:
-        """Raises a `HorovodInternalError` if the join service gives none."""
+        """With it the ranks authenticate the objects that they send each other."""
         if self.place.size == 1:
             return secrets.token_bytes(SECRET_BYTES)
         backend = backend_of(self._coordinators[GLOBAL].group)
         assert backend is not None and backend.network is not None, "the group of all ranks is a job at the switch"
         secret = backend.network.session.members_secret
-        if len(secret) < SECRET_BYTES:
-            raise HorovodInternalError(
-                "the switch's join service gives no secret to the ranks, with which they authenticate the objects that "
-                "they send each other: it is of an older release of wiresum. Update it"
-            )
+        assert len(secret) >= SECRET_BYTES, "every grant has one"
         return secret
 
     def _create_set(self, set_id: int, ranks: Sequence[int]) -> None:
