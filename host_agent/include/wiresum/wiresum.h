@@ -43,7 +43,8 @@
  * WIRESUM_ERROR_ABORTED or WIRESUM_ERROR_WORKER_LOST, whose text names it.
  *
  * THE SIDECAR. Joining, heartbeats and leaving are done by a process that the library starts with the first session,
- * from the Python package `wiresum`, and that ends with the program. It is no child of it. Its interpreter is
+ * from the Python package `wiresum`, and that ends with the program. It is no child of it; the process that starts it
+ * is one, and ends at once: SIGCHLD comes, and wait() may return its pid. Its interpreter is
  * WIRESUM_PYTHON, else the one that the library was built for (CMake's WIRESUM_SIDECAR_PYTHON), else that of the
  * environment in which the library lies, else python3 on the PATH. If it dies, the sessions fail at once, with
  * WIRESUM_ERROR_SIDECAR.
