@@ -130,30 +130,23 @@ Request* Connection::post(void* memory, std::size_t bytes, int tag) {
   if (requests_.size() >= NCCL_NET_MAX_REQUESTS) return nullptr;
   requests_.push_back({.connection = this, .memory = static_cast<std::byte*>(memory), .bytes = bytes, .tag = tag});
   Request* const posted = &requests_.back();
-  try_to_move_on();
+  move_on();
   return posted;
 }
 
 bool Connection::test(Request* request, std::size_t& bytes) {
-  if (!request->is_complete) try_to_move_on();
+  if (!request->is_complete) move_on();
   if (!request->is_complete) return false;
   bytes = request->bytes;
   requests_.remove_if([request](const Request& one) { return &one == request; });
   return true;
 }
 
-void Connection::try_to_move_on() {
-  if (!failure_.empty()) throw Refused(failure_result_, failure_);
-  move_on();
+void Connection::fail(ncclResult_t result, const std::string& cause) const {
+  throw Refused(result, "the connection with " + peer_ + " has failed: " + cause);
 }
 
-void Connection::fail(ncclResult_t result, const std::string& cause) {
-  failure_result_ = result;
-  failure_ = "the connection with " + peer_ + " has failed: " + cause;
-  throw Refused(failure_result_, failure_);
-}
-
-std::size_t Connection::moved(ssize_t result) {
+std::size_t Connection::moved(ssize_t result) const {
   if (result > 0) return static_cast<std::size_t>(result);
   if (result == 0) fail(ncclRemoteError, "the peer has closed it");
   if (!would_block()) fail(ncclRemoteError, std::strerror(errno));

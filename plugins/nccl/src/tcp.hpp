@@ -77,7 +77,7 @@ struct Header {
   std::uint32_t zero;
 };
 
-/// Either direction. After a failure every call throws it again, but requests that were complete before it stay so.
+/// Either direction. Requests that were complete before a failure stay so.
 class Connection {
  public:
   Connection(Socket socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -92,19 +92,13 @@ class Connection {
 
  protected:
   virtual void move_on() = 0;
-  [[noreturn]] void fail(ncclResult_t result, const std::string& cause);
+  [[noreturn]] void fail(ncclResult_t result, const std::string& cause) const;
   /// The bytes that a call of the system moved; 0: none now. Throws Refused if it failed.
-  std::size_t moved(ssize_t result);
+  [[nodiscard]] std::size_t moved(ssize_t result) const;
 
   Socket socket_;
   std::string peer_;
   std::list<Request> requests_;  // in the order in which they were posted
-
- private:
-  void try_to_move_on();
-
-  std::string failure_;
-  ncclResult_t failure_result_ = ncclSuccess;
 };
 
 class Sender final : public Connection {

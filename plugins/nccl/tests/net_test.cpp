@@ -279,6 +279,28 @@ TEST_F(NetTest, StrangersAreNotHeardAndKeepNobodyOut) {
   for (const int one : strangers) close(one);
 }
 
+TEST_F(NetTest, TheOldestOfManySilentStrangersIsForgottenAndNotWhoIsSayingTheSecret) {
+  Handle handle{};
+  std::memcpy(&handle, handle_.data(), sizeof handle);
+  const auto* const hello = reinterpret_cast<const std::uint8_t*>(&handle.hello);
+  std::vector<int> silent(70);
+  for (int& one : silent) one = stranger();
+  void* made = nullptr;
+  EXPECT_EQ(net.accept(listener_, &made, nullptr), ncclSuccess);
+  const int slow = stranger();
+  EXPECT_EQ(::send(slow, hello, 10, 0), 10);
+  EXPECT_EQ(net.accept(listener_, &made, nullptr), ncclSuccess);
+  EXPECT_EQ(made, nullptr);
+  char byte = 0;
+  EXPECT_EQ(::recv(silent.front(), &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(::recv(silent.back(), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(::send(slow, hello + 10, sizeof handle.hello - 10, 0), ssize_t{sizeof handle.hello - 10});
+  EXPECT_EQ(net.accept(listener_, &recv_, nullptr), ncclSuccess);
+  EXPECT_NE(recv_, nullptr);
+  for (const int one : silent) close(one);
+  close(slow);
+}
+
 TEST_F(NetTest, WhoKnowsTheSecretStillMustSendMessages) {
   Handle handle{};
   std::memcpy(&handle, handle_.data(), sizeof handle);

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -277,3 +278,32 @@ def test_nccl_knows_the_tables_and_stays_whole_beside_the_plug_in(nccl: Path, li
     version, name = said.stdout.split()
     assert int(version) >= NCCL_VERSION_MIN
     assert name == "Wiresum"
+
+
+@pytest.fixture(scope="module")
+def one_gpu() -> ModuleType:
+    """The program for machines with a GPU."""
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("one_gpu", FOLDER.parent / "examples" / "one_gpu.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+VIA = "h:1:1 [0] NCCL INFO CollNet 00/1 : 0 [send] via COLLNET/Wiresum/0"
+BY_CHAIN = "h:1:1 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo COLLNET_CHAIN proto SIMPLE channel{Lo..Hi}={0..1}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([VIA, BY_CHAIN], "$"),
+        ([BY_CHAIN], "no channel"),
+        ([VIA], "other algorithms: {}"),
+        ([VIA, BY_CHAIN, BY_CHAIN.replace("COLLNET_CHAIN", "RING")], "other algorithms: {'RING': 1}"),
+        ([VIA, "h:1:1 [0] wiresum:0 NCCL WARN cannot join job 'nccl-1'"], "cannot join job 'nccl-1'"),
+    ],
+)
+def test_whether_collnet_was_used_is_read_from_nccls_log(one_gpu: ModuleType, lines: list[str], why: str) -> None:
+    assert re.match(why, one_gpu.verdict("\n".join(lines)).removeprefix("NCCL has chosen "))
