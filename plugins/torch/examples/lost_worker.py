@@ -49,11 +49,17 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
 
 
 def train(module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> None:
+    """A worker may be lost at any moment. Whatever the others are doing then fails, and they begin again from here."""
     step = 0
+    lost: list[int] = []
     while step < until:
-        # A new group needs a new DDP.
-        model = DistributedDataParallel(module)
         try:
+            if lost:
+                dist.shrink_group(lost)
+                lost = []
+            step = agree(module, optimizer, step)
+            # A new group needs a new DDP.
+            model = DistributedDataParallel(module)
             while step < until:
                 loss = train_step(model, optimizer, step)
                 step += 1
@@ -62,8 +68,7 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> No
         except dist.DistBackendError as error:
             if not isinstance(error.__cause__, WorkerLostError):
                 raise
-            dist.shrink_group([error.__cause__.rank])
-            step = agree(module, optimizer, step)
+            lost = [error.__cause__.rank]
 
 
 def main() -> None:

@@ -123,6 +123,23 @@ def test_survivors_of_two_losses_train_on_as_fewer_workers_do(
         assert set(said) == {hashes[0][left + 1]}
 
 
+def is_lost_while_ddp_is_made(rank: int, size: int) -> tuple[int, str]:
+    module, optimizer = made()
+    recipe: Any = example()
+    if rank == 1:
+        recipe.DistributedDataParallel = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    recipe.train(module, optimizer, STEPS)
+    return dist.get_world_size(), wiresum.torch.fingerprint(module, optimizer)
+
+
+def test_a_worker_may_be_lost_while_ddp_is_made(make_cluster: MakeCluster) -> None:
+    """The others' constructors fail then: the example ended there."""
+    cluster = make_cluster(3)
+    cluster.start(is_lost_while_ddp_is_made)
+    sizes, hashes = zip(*cluster.collect(ranks=[0, 2]), strict=True)
+    assert sizes == (2, 2) and len(set(hashes)) == 1
+
+
 @runs_in("new_trio")
 def test_the_most_advanced_survivors_state_is_everybodys(rank: int, size: int) -> None:
     """Also if others have not made a first step, so that their optimizers have less state."""
