@@ -121,7 +121,7 @@ class Sums(DataPath):
 
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
         assert self.stands_still and not self.over
-        assert grant.key != self.key and grant.key not in self.rounds.lost_keys
+        assert grant.key != self.key
         super().move(grant, roles)
         assert roles == self.rounds.roles[self.rank], "the roles are those of where all workers stand"
         assert grant.members_secret == self.secret, "it is still the job's"
@@ -205,8 +205,8 @@ class World:
         """With a state on disk its switch is another process, which lives."""
         if not running.owner.keeps_state:
             self._lose_sums(running)
-        self._forget()
         end(running.owner)
+        self._forget()
         return functools.partial(self._start, running.owner)
 
     def _stop(self, running: Running) -> Callable[[], object]:
