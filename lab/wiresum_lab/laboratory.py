@@ -330,17 +330,17 @@ class Laboratory:
         ranks: Sequence[int] | None = None,
         variables: Mapping[str, str] | None = None,
         step_s_max: float = STEP_S_MAX,
+        slots: int = 32,
     ) -> Job:
         """`ranks`: of the workers that are started, if not all. `step_s_max`: the time-out of a sum."""
         salt, stop = next(self._salts), self.folder / f"{name}.stop"
         own = {
             "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST, "WIRESUM_LANES": str(self.lanes),
-            "WIRESUM_THREADS": "1", "WIRESUM_SLOTS": "32", "OMP_NUM_THREADS": "1",
-            "WIRESUM_SHARE": "0",  # each worker stands for a host of its own
+            "WIRESUM_THREADS": "1", "OMP_NUM_THREADS": "1",
         } | dict(variables or {})  # fmt: skip
         programs = [
             Program(
-                [sys.executable, str(WORKER), name, str(rank), str(size), str(salt), str(stop), str(step_s_max)],
+                [sys.executable, *map(str, (WORKER, name, rank, size, salt, stop, step_s_max, slots))],
                 self.log_of(f"{name}-{rank}"),
                 {"WIRESUM_SWITCH": self.targets_of(name, rank)} | own,
             )

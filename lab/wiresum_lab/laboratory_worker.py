@@ -81,9 +81,10 @@ def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[i
 
 def main() -> None:
     name, rank, size, salt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    stop, step_s_max = Path(sys.argv[5]), float(sys.argv[6])
+    stop, step_s_max, slots = Path(sys.argv[5]), float(sys.argv[6]), int(sys.argv[7])
+    config = AgentConfig.from_environment(slots=slots, share=False)  # as on a host of its own
     try:
-        session = Session.join(AgentConfig.from_environment(), job_name=name, rank=rank, world_size=size)
+        session = Session.join(config, job_name=name, rank=rank, world_size=size)
         steps, wrong = train(session, salt, stop, step_s_max)
         session.close()
     except WiresumError as error:

@@ -237,7 +237,7 @@ class SoftwareSwitch(EthernetSwitch):
         self.cmd(f"ip address add {self._plan.interface} dev {self.name}")
         self.cmd("ethtool -K", self.name, *(f"{feature} off" for feature in OFFLOADS))
         if self._plan.role == AGGREGATE:
-            command = wiresum("switch", "--p4runtime", self.p4runtime, "--insecure", "--no-offload")
+            command = wiresum("switch", "--p4runtime", self.p4runtime, "--insecure", "--transport", "udp:plain")
             command += ["--bind", self._plan.address, "--lanes", str(compiled.load("v1model").lanes)]
             self.program = Program(self, command, self._workplace.log(self.name))
             self.program.await_text("ready: ")

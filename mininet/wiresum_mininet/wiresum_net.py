@@ -276,7 +276,7 @@ def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
         "MASTER_PORT": str(STORE_PORT),
         "GLOO_SOCKET_IFNAME": f"{host.name}-eth0",
         "WIRESUM_ADDRESS": host.address,
-        "WIRESUM_OFFLOAD": "0",  # each lost packet on a link is a single one
+        "WIRESUM_TRANSPORT": "udp:plain",  # each lost packet on a link is a single one
     }
 
 

@@ -21,9 +21,9 @@ def test_every_setting_is_explained_with_its_value(monkeypatch: pytest.MonkeyPat
 
 
 def test_json_lists_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WIRESUM_SPARSE", "off")
+    monkeypatch.setenv("WIRESUM_INSECURE", "on")
     shown = json.loads(CliRunner().invoke(settings, ["--json"]).output)
-    assert shown["WIRESUM_SPARSE"] is False and shown["WIRESUM_BITS"] == 32
+    assert shown["WIRESUM_INSECURE"] is True and shown["WIRESUM_BITS"] == 32
 
 
 def test_a_misspelt_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

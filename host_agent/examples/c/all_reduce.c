@@ -29,7 +29,7 @@ int main(int count, char** arguments) {
 
   wiresum_session* session;
   wiresum_operation* sum;
-  check(wiresum_join("example", rank, world_size, NULL, 0, &session), "join");
+  check(wiresum_join("example", rank, world_size, NULL, 0, 60, &session), "join");
   check(wiresum_all_reduce(session, values, values, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_SUM, &sum), "all-reduce");
   /* Here there is time to compute something else. */
   check(wiresum_wait(&sum, WIRESUM_FOREVER), "wait");

@@ -4,7 +4,8 @@
  *
  *     wiresum_session *session;
  *     wiresum_operation *sum;
- *     if (wiresum_join("training", rank, world_size, NULL, 0, &session) != WIRESUM_OK) fail(wiresum_error_text());
+ *     if (wiresum_join("training", rank, world_size, NULL, 0, 300, &session) != WIRESUM_OK)
+ *         fail(wiresum_error_text());
  *     wiresum_all_reduce(session, gradients, gradients, n, WIRESUM_FLOAT32, WIRESUM_SUM, &sum);
  *     ...
  *     if (wiresum_wait(&sum, WIRESUM_FOREVER) != WIRESUM_OK) fail(wiresum_error_text());
@@ -110,6 +111,7 @@ typedef struct wiresum_operation wiresum_operation;
 
 /* For wiresum_join. */
 #define WIRESUM_NO_QUEUE 1u /* fail with WIRESUM_ERROR_JOIN rather than wait for slots that other jobs have */
+#define WIRESUM_FURTHER 2u  /* the same, with few slots: this job is one of many of its program */
 /* For wiresum_wait and wiresum_set_timeout. */
 #define WIRESUM_FOREVER (-1.0)
 
@@ -139,9 +141,9 @@ WIRESUM_API const char* wiresum_code_name(int code);
 /* Joins `job` as worker `rank` (0 to world_size - 1), and returns when all workers have. NULL, or "", is the job that
  * WIRESUM_JOB names, or, under Slurm, the one of this step (slurm-JOB.STEP): for a program that is in one job.
  * `settings` is NULL, or an array of "WIRESUM_NAME=value" that ends with NULL; they win over the environment. `flags`:
- * WIRESUM_NO_QUEUE, or 0. */
+ * WIRESUM_NO_QUEUE, WIRESUM_FURTHER, or 0. `seconds`: how long to wait for the switch, the other workers and room. */
 WIRESUM_API int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
-                             wiresum_session** session);
+                             double seconds, wiresum_session** session);
 
 /* -1 if `session` is NULL. */
 WIRESUM_API int wiresum_rank(const wiresum_session* session);

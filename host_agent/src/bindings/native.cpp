@@ -56,9 +56,8 @@ std::string source_address(const std::string& remote) {
 
 /// Opens a transport for so many threads at some free ports of `address`, and closes it. What was obtained, as
 /// Transport::name() says it.
-std::string try_transport(const std::string& transport, const std::string& device, const std::string& address,
-                          unsigned threads) {
-  const transport::Spec spec{.kind = transport::kind_of(transport), .device = device};
+std::string try_transport(const std::string& transport, const std::string& address, unsigned threads) {
+  const transport::Spec spec = transport::spec_of(transport);
   const std::uint32_t own = transport::parse_ipv4(address);
   const bool is_kernels = spec.kind != transport::TransportKind::kDpdk;
   std::vector<transport::UdpSocket> sockets = transport::bind_consecutive({is_kernels ? own : 0, 0}, threads);
@@ -255,7 +254,7 @@ NB_MODULE(_native, module) {
       "interface_with",
       [](const std::string& address) { return transport::interface_with(transport::parse_ipv4(address)); },
       "address"_a);
-  module.def("try_transport", &try_transport, "transport"_a, "device"_a, "address"_a, "threads"_a,
+  module.def("try_transport", &try_transport, "transport"_a, "address"_a, "threads"_a,
              nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<capi::Form>(module, "Form")

@@ -65,7 +65,8 @@ Line join_line(const JoinRequest& request) {
   line.fields["job"] = request.job;
   line.fields["rank"] = std::to_string(request.rank);
   line.fields["world_size"] = std::to_string(request.world_size);
-  line.fields["queue"] = request.queue ? "1" : "0";
+  line.fields["admission"] = request.admission;
+  line.fields["timeout_ms"] = std::to_string(request.timeout.count());
   line.fields["settings"] = in_one_text(request.settings);
   line.fields["environment"] = environment();
   return line;
@@ -122,8 +123,7 @@ session::Grant SidecarMembership::await_grants(const session::Bind& bind) {
   while (const std::optional<Line> line = channel_.receive(deadline)) {
     if (line->word == "joining") {
       process_ = std::to_string(line->number("process", 1, INT32_MAX));
-      deadline =
-          std::chrono::steady_clock::now() + milliseconds(line->number("timeout_ms", 0, 100'000'000)) + kJoinMargin;
+      deadline = std::chrono::steady_clock::now() + request_.timeout + kJoinMargin;
     } else if (line->word == "bind") {
       channel_.send(bound(*line, bind));
     } else if (line->word == "aggregator") {

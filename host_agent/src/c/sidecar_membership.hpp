@@ -4,6 +4,7 @@
 // either is known to the other as soon as the kernel has closed its sockets.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,8 @@ struct JoinRequest {
   std::string job;
   int rank = 0;
   int world_size = 1;
-  bool queue = true;
+  std::string admission;  // as in join.proto
+  std::chrono::milliseconds timeout{};
   session::Fields settings;  // WIRESUM_..., beside the environment
 };
 

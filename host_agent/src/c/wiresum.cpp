@@ -44,6 +44,7 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kElementsMax = std::size_t{1} << 48;
 constexpr double kSecondsMax = 1e9;
+constexpr double kJoinSecondsMax = 86'400;  // JOIN_TIMEOUT_S_MAX of wiresum/agent/config.py
 constexpr std::size_t kSettingsMax = 48;
 /// A wait without an end is made of such.
 constexpr nanoseconds kWaitStep{1'000'000'000};
@@ -297,16 +298,20 @@ std::string name_by_default(const wiresum::session::Fields& settings) {
 }
 
 wiresum::c::JoinRequest request_of(const char* job, int rank, int world_size, const char* const* settings,
-                                   unsigned flags) {
+                                   unsigned flags, double seconds) {
   require(world_size >= 1 && world_size <= static_cast<int>(wiresum::wire::kJobWorkersMax),
           "world_size must be 1 to 4096");
   require(rank >= 0 && rank < world_size, "rank must be 0 to world_size - 1");
-  require((flags & ~WIRESUM_NO_QUEUE) == 0, "no such flag: there is WIRESUM_NO_QUEUE");
+  require((flags & ~(WIRESUM_NO_QUEUE | WIRESUM_FURTHER)) == 0,
+          "no such flag: there are WIRESUM_NO_QUEUE and WIRESUM_FURTHER");
+  require(seconds > 0 && seconds <= kJoinSecondsMax, "seconds must be more than 0, and a day at most");
   wiresum::c::JoinRequest request{.job = job == nullptr ? "" : job,
                                   .rank = rank,
                                   .world_size = world_size,
-                                  .queue = (flags & WIRESUM_NO_QUEUE) == 0,
+                                  .admission = flags == 0 ? "QUEUE" : "AT_ONCE",
+                                  .timeout = std::chrono::milliseconds(std::llround(std::ceil(1000 * seconds))),
                                   .settings = {}};
+  if ((flags & WIRESUM_FURTHER) != 0) request.admission = "FURTHER";
   for (std::size_t i = 0; settings != nullptr && settings[i] != nullptr; ++i) {
     require(i < kSettingsMax, "there are too many settings");
     const std::string_view setting = settings[i];
@@ -337,12 +342,12 @@ const char* wiresum_code_name(int code) {
   return entry == kErrorCodes.end() ? "(no code of wiresum)" : entry->name;
 }
 
-int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
+int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags, double seconds,
                  wiresum_session** session) {
   return guarded([&] {
     require(session != nullptr, "there is nowhere to put the session: its pointer is NULL");
     auto made = std::make_unique<wiresum_session>();
-    wiresum::c::JoinRequest request = request_of(job, rank, world_size, settings, flags);
+    wiresum::c::JoinRequest request = request_of(job, rank, world_size, settings, flags, seconds);
     const std::string name = request.job;
     made->session = Session::join(name, wiresum::process::Owned<wiresum::session::Membership>(
                                             new wiresum::c::SidecarMembership(std::move(request))));

@@ -72,9 +72,7 @@ void Grant::complete(const Line& line) {
   if (engine.aggregators.empty()) throw LineError("'joined' came before an aggregator");
   read(line, "rank", engine.rank, 0, wire::kJobWorkersMax - 1);
   read(line, "spin_ns", engine.spin_ns, 0, 1'000'000'000);
-  engine.transport = {.kind = transport::kind_of(line.text("transport")),
-                      .device = line.text("device"),
-                      .offload = line.number("offload", 0, 1) == 1};
+  engine.transport = transport::spec_of(line.text("transport"));
   read(line, "exact_elements_max", engine.exact_elements_max, 0, UINT64_MAX);
   for (engine::AggregatorConfig& aggregator : engine.aggregators) {
     aggregator.worker.exact_when_wide = line.number("exact_when_wide", 0, 1) == 1;

@@ -36,11 +36,14 @@ DeviceConfig device_config(const Spec& spec, const PathConfig& place, const std:
 
 }  // namespace
 
-TransportKind kind_of(const std::string& name) {
-  if (name == "udp") return TransportKind::kUdp;
-  if (name == "xdp") return TransportKind::kXdp;
-  if (name == "dpdk") return TransportKind::kDpdk;
-  throw std::invalid_argument("no such transport: '" + name + "'; there are udp, xdp and dpdk");
+Spec spec_of(const std::string& text) {
+  if (text == "udp") return {};
+  if (text == "udp:plain") return {.offload = false};
+  if (text == "xdp") return {.kind = TransportKind::kXdp};
+  if (text.starts_with("xdp:")) return {.kind = TransportKind::kXdp, .device = text.substr(4)};
+  if (text.starts_with("dpdk:") && text.size() > 5) return {.kind = TransportKind::kDpdk, .device = text.substr(5)};
+  throw std::invalid_argument("no such transport: '" + text +
+                              "'; there are udp, udp:plain, xdp, xdp:INTERFACE and dpdk:ARGUMENTS");
 }
 
 std::vector<DataPath> open_for_threads(const Spec& spec, const PathConfig& place, std::vector<UdpSocket> sockets,

@@ -14,9 +14,6 @@
 namespace wiresum::transport {
 
 enum class TransportKind : std::uint8_t { kUdp, kXdp, kDpdk };
-/// Of "udp", "xdp", "dpdk". Throws std::invalid_argument for anything else.
-[[nodiscard]] TransportKind kind_of(const std::string& name);
-
 struct Spec {
   TransportKind kind = TransportKind::kUdp;
   std::string device;   // AF_XDP: the interface's name, "" for the one with the address. DPDK: the EAL's arguments
@@ -25,6 +22,10 @@ struct Spec {
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>
       around{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 };
+
+/// As WIRESUM_TRANSPORT says it: "udp", "udp:plain" (no offload), "xdp", "xdp:eth1", "dpdk:-a 0000:01:00.0". Throws
+/// std::invalid_argument for anything else.
+[[nodiscard]] Spec spec_of(const std::string& text);
 
 /// What is served: an address, its peers, and the sizes that follow from the job.
 struct PathConfig {

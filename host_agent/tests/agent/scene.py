@@ -39,7 +39,7 @@ class Scene:
         self.move_fails: Exception | None = None
         request = messages.JoinRequest(job_name="a-job", rank=1)
         services = Services(own, fallback, own[0])
-        self.life = Life(request, lease(**grant), services, "the switch at x", 120.0, self.now)
+        self.life = Life(request, lease(**grant), services, "the switch at x", self.now)
         self.done: list[tuple[Any, ...]] = []
 
     def worker(self) -> Worker:

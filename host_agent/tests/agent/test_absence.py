@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import FALLBACK_S, Absence, Patience
+from wiresum.agent.absence import CUT_OFF_S, FALLBACK_S, Absence, Patience
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join import JoinReply
@@ -20,13 +20,11 @@ REFUSED = "Failed to connect to remote host: Connection refused"
 
 
 class Harness:
-    def __init__(
-        self, reattach_s: float = 600.0, lost_s: float = 30.0, lost_after_s: float = 120.0, unanswered_s: float = 0
-    ) -> None:
+    def __init__(self, reattach_s: float = 600.0, lost_s: float = 30.0, unanswered_s: float = 0) -> None:
         self.now = 0.0
         self.traffic = NO_TRAFFIC
         self.cut_off = ""
-        patience = Patience(reattach_s, lost_s, lost_after_s, unanswered_s or reattach_s)
+        patience = Patience(reattach_s, lost_s, unanswered_s or reattach_s)
         self.absence = Absence("the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, self.now)
 
     def wait(self, seconds: int, *, sent: int = 0, received: int = 0) -> WiresumError | None:
@@ -78,10 +76,10 @@ def test_a_host_that_lost_its_route_gives_up_soon_and_says_why() -> None:
     assert "cut off from the switch at x: the address 10.0.0.7 is not this host's any more" in str(error)
 
 
-def test_a_worker_gives_up_after_its_own_limit_if_neither_switch_nor_service_answers() -> None:
-    harness = Harness(lost_after_s=60)
-    error = harness.wait(100, sent=2)
-    assert harness.now == 60
+def test_a_worker_that_sends_gives_up_if_neither_switch_nor_service_answers() -> None:
+    harness = Harness()
+    error = harness.wait(200, sent=1)
+    assert harness.now == CUT_OFF_S == 120
     assert "neither the switch at x" in str(error)
     assert "120 packets" in str(error)
 
@@ -101,8 +99,8 @@ def test_a_silent_switch_does_not_shorten_the_wait_for_a_stopped_service() -> No
 
 def test_it_does_if_the_job_can_go_on_at_a_fallback() -> None:
     grant = JoinReply(reattach_ms=600_000, heartbeat_lost_ms=30_000)
-    assert Patience.of(grant, 120, has_fallback=False) == Patience(600, 30, 120, 600)
-    assert Patience.of(grant, 120, has_fallback=True) == Patience(600, 30, 120, FALLBACK_S)
+    assert Patience.of(grant, has_fallback=False) == Patience(600, 30, 600)
+    assert Patience.of(grant, has_fallback=True) == Patience(600, 30, FALLBACK_S)
     harness = Harness(unanswered_s=FALLBACK_S)
     harness.absence.cause = REFUSED
     assert harness.wait(100) is None, "an idle worker has not asked it anything"

@@ -69,7 +69,7 @@ def test_all_clocks_of_a_process_share_one_thread(time: Time) -> None:
 
 
 def test_a_service_gets_its_full_time_after_this_process_was_stopped(time: Time) -> None:
-    absence = Absence("x", Patience(3, 30, 120, 3), lambda: NO_TRAFFIC, lambda: "", time.clock.now())
+    absence = Absence("x", Patience(3, 30, 3), lambda: NO_TRAFFIC, lambda: "", time.clock.now())
     time.run(10)
     time.now += 600
     assert absence.error(time.clock.now()) is None, "it was us"

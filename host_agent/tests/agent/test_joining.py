@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent import futures
 from types import SimpleNamespace
@@ -123,9 +124,9 @@ def test_a_switch_at_every_address_of_its_host_is_where_the_user_says_that_its_s
 # In virtual time.
 
 
-def join_alone(network: Network, service: Service) -> Membership:
+def join_alone(network: Network, service: Service, **fields: Any) -> Membership:
     return Membership.join(
-        AgentConfig(switch=service.endpoint),
+        AgentConfig(switch=service.endpoint, **fields),
         job_name="a-job",
         rank=0,
         world_size=1,
@@ -145,6 +146,31 @@ def test_a_worker_that_was_started_before_its_switch_waits_for_it(
         network.sleep(100.0)
         assert f"waiting for switch at {service.endpoint}" in caplog.text
         service.start()
+
+
+def test_a_service_is_given_up_soon_after_it_cannot_be_reached_however_long_the_job_may_wait(
+    network: Network, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is heard for longer than that first: the job before is ending."""
+    before = join_alone(network, service)
+    service.running.forgets = False
+    before.leave()
+    errors: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(JoinError, match=r"cannot reach the switch at .* after \d+ s") as caught:
+            join_alone(network, service, join_timeout_s=3000.0)
+        errors.append(str(caught.value))
+
+    with network.meanwhile(ask):
+        network.sleep(2 * joining.REACH_S_MAX)
+        service.kill()
+        gone_at = network.now()
+        network.sleep(joining.REACH_S_MAX - 10)
+        assert not errors
+        network.wait_until(lambda: errors, "it gives up")
+    assert network.now() - gone_at < joining.REACH_S_MAX + 10
+    assert re.search(rf"waiting for switch at {service.endpoint}.* \(for up to (29\d|300) s more\)", caplog.text)
 
 
 def test_a_worker_waits_while_the_job_before_it_is_ending(

@@ -12,6 +12,7 @@ import pytest
 from wiresum.agent import absence, life_table, search
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
+from wiresum.agent.life_table import RESUME_S
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs.job import State
@@ -158,13 +159,13 @@ def test_a_worker_whose_grant_was_lost_with_the_service_is_moved(
 def test_a_worker_that_never_comes_ends_the_others_within_the_bound_and_is_named(
     network: Network, service: Service, start: Start
 ) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()], lost_after_s=2)
+    job = start(service.endpoint, [DataPath(), DataPath(), DataPath()])
     cut_off(job, 1)
     service.kill()
     service.start()
     lost_at = network.now()
     network.wait_until(lambda: job.paths[0].errors and job.paths[2].errors, "they have ended")
-    assert network.now() - lost_at < 6
+    assert network.now() - lost_at < RESUME_S + 4
     error = job.paths[0].errors[0]
     assert isinstance(error, SwitchUnreachableError)
     assert "this worker has looked for another lease, and got none" in str(error)
@@ -174,15 +175,15 @@ def test_a_worker_that_never_comes_ends_the_others_within_the_bound_and_is_named
 def test_a_service_that_stays_away_is_an_error_within_the_bound(
     network: Network, service: Service, start: Start
 ) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath()], lost_after_s=10)
+    job = start(service.endpoint, [DataPath(), DataPath()])
     lost_at = network.now()
     service.kill()
     for error in job.await_errors():
         assert isinstance(error, SwitchUnreachableError)
         assert "does not answer" in str(error)
-        assert "For 10 s this worker has looked for another lease, and got none" in str(error)
+        assert f"For {RESUME_S:.0f} s this worker has looked for another lease, and got none" in str(error)
         assert "refused" in str(error)
-    assert 10 < network.now() - lost_at < 11
+    assert RESUME_S < network.now() - lost_at < RESUME_S + 1
 
 
 def test_another_job_of_its_name_meanwhile_is_an_error_that_says_so(

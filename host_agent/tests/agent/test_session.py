@@ -86,7 +86,7 @@ def whole(values: array.array[int]) -> Region:
     return Region(address, address, elements)
 
 
-@pytest.mark.parametrize("settings", [{}, {"threads": 4, "lanes": 64, "slots": 16, "offload": False}])
+@pytest.mark.parametrize("settings", [{}, {"threads": 4, "lanes": 64, "slots": 16, "transport": "udp:plain"}])
 def test_members_of_a_job_sum_exactly_and_count_what_they_sent(
     job: Callable[..., list[Session]], settings: dict[str, object]
 ) -> None:
@@ -374,7 +374,7 @@ mtu(1500)
 switch = SoftwareSwitch(bind="127.0.0.1", port=0, threads=1, slots=512)
 server = JoinServer(switch)
 config = AgentConfig(
-    switch=f"127.0.0.1:{server.start('127.0.0.1', 0)}", offload=sys.argv[1] == "offload", share=False
+    switch=f"127.0.0.1:{server.start('127.0.0.1', 0)}", transport=sys.argv[1], share=False
 )
 with ThreadPoolExecutor(2) as pool:
     sessions = list(pool.map(lambda rank: Session.join(config, job_name="j", rank=rank, world_size=2), range(2)))
@@ -391,8 +391,8 @@ switch.close()
 """
 
 
-@pytest.mark.parametrize("offload", ["offload", "plain"])
-def test_a_path_mtu_that_shrinks_is_reported_at_once_with_what_fits(offload: str) -> None:
+@pytest.mark.parametrize("transport", ["udp", "udp:plain"])
+def test_a_path_mtu_that_shrinks_is_reported_at_once_with_what_fits(transport: str) -> None:
     name = f"wiresum-{uuid.uuid4().hex[:8]}"
     if (
         shutil.which("ip") is None
@@ -400,7 +400,7 @@ def test_a_path_mtu_that_shrinks_is_reported_at_once_with_what_fits(offload: str
     ):
         pytest.skip("needs `ip` of iproute2, and root")
     try:
-        command = ["ip", "netns", "exec", name, sys.executable, "-c", SHRINK, offload]
+        command = ["ip", "netns", "exec", name, sys.executable, "-c", SHRINK, transport]
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)

@@ -40,7 +40,7 @@ static void fail_in_two_ways(void) {
   EXPECT(wiresum_all_reduce(NULL, &value, &value, 1, WIRESUM_FLOAT32, WIRESUM_SUM, NULL) == WIRESUM_ERROR_ARGUMENT);
   stir_memory();
   EXPECT(strstr(wiresum_error_text(), "the session is NULL") != NULL);
-  EXPECT(wiresum_join("late", 5, 1, NULL, 0, &none) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("late", 5, 1, NULL, 0, 60, &none) == WIRESUM_ERROR_ARGUMENT);
   stir_memory();
   EXPECT(strstr(wiresum_error_text(), "rank must be 0 to world_size - 1") != NULL);
 }
@@ -59,7 +59,7 @@ static void sum(void) {
 }
 
 static void join(void) {
-  EXPECT(wiresum_join("late", rank, world_size, NULL, 0, &session) == WIRESUM_OK);
+  EXPECT(wiresum_join("late", rank, world_size, NULL, 0, 60, &session) == WIRESUM_OK);
   sum();
 }
 

@@ -32,7 +32,7 @@ class Member {
   }
   void join() {
     EXPECT(wiresum_leave(&session_) == WIRESUM_ERROR_ARGUMENT);
-    EXPECT(wiresum_join(job_, 0, 1, nullptr, 0, &session_) == WIRESUM_OK);
+    EXPECT(wiresum_join(job_, 0, 1, nullptr, 0, 60, &session_) == WIRESUM_OK);
   }
 
  private:

@@ -313,9 +313,9 @@ def test_leaving_and_a_deadline_end_what_is_in_flight(start: Start) -> None:
             {"WIRESUM_PYTHON": "/bin/true"},
             "WIRESUM_ERROR_SIDECAR.*'/bin/true': it ended without a word.*WIRESUM_PYTHON",
         ),
-        ({"WIRESUM_SWITCH": "127.0.0.1:1", "WIRESUM_JOIN_TIMEOUT": "0.2"}, "WIRESUM_ERROR_JOIN.*127.0.0.1:1"),
+        ({"WIRESUM_SWITCH": "127.0.0.1:1"}, "WIRESUM_ERROR_JOIN.*127.0.0.1:1"),
         ({"WIRESUM_ADDRESS": "192.0.2.1"}, "WIRESUM_ERROR .*192.0.2.1"),
-        ({"WIRESUM_PRIORITY": "high"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_PRIORITY"),
+        ({"WIRESUM_THREADS": "many"}, "WIRESUM_ERROR_ARGUMENT.*WIRESUM_THREADS"),
     ],
 )
 def test_a_failed_join_says_why(start: Start, variables: dict[str, str], says: str) -> None:

@@ -129,7 +129,7 @@ def test_a_session_with_invalid_messages_ends_and_the_next_is_served(sidecar: so
         while (line := channel.receive()) is not None:
             assert line.word == "failed"
         _, channel = session_of(sidecar)
-        channel.send("join", version=SIDECAR_VERSION + 1, job="a", rank=0, world_size=1, queue=0)
+        channel.send("join", version=SIDECAR_VERSION + 1, job="a", rank=0, world_size=1)
         answer = channel.receive()
         assert answer is not None
         assert "of different versions" in answer.text("text")

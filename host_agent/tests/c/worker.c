@@ -52,7 +52,7 @@ static void check(int code, const char* what) {
 
 static wiresum_session* join(const char* job) {
   wiresum_session* session = NULL;
-  CHECK(wiresum_join(job, rank, world_size, NULL, 0, &session));
+  CHECK(wiresum_join(job, rank, world_size, NULL, 0, 60, &session));
   return session;
 }
 
@@ -342,14 +342,16 @@ static void arguments(void) {
   int32_t value = 0;
   int done = 0;
   wiresum_statistics statistics;
-  EXPECT(wiresum_join(NULL, 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join(NULL, 0, 1, NULL, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(strstr(wiresum_error_text(), "set WIRESUM_JOB") != NULL);
-  EXPECT(wiresum_join("a", 1, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 4097, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 1, NULL, 2, &session) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 1, odd, 0, &session) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 1, NULL, 0, NULL) == WIRESUM_ERROR_ARGUMENT);
-  EXPECT(wiresum_join("a", 0, 1, wrong, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 1, 1, NULL, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 4097, NULL, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 4, 60, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, WIRESUM_FOREVER, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, 86401, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, odd, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, 60, NULL) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, wrong, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(strstr(wiresum_error_text(), "WIRESUM_LANES") != NULL);
   EXPECT(session == NULL && wiresum_rank(session) == -1);
   EXPECT(wiresum_barrier(NULL, &operation) == WIRESUM_ERROR_ARGUMENT);
@@ -358,7 +360,7 @@ static void arguments(void) {
 
   const char* settings[] = {"WIRESUM_LANES=64", "WIRESUM_THREADS=2", NULL};
   world_size = 1;
-  CHECK(wiresum_join("arguments", 0, 1, settings, WIRESUM_NO_QUEUE, &session));
+  CHECK(wiresum_join("arguments", 0, 1, settings, WIRESUM_NO_QUEUE, 60, &session));
   sum_integers(session);
   CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
   EXPECT(statistics.results >= 5000 / 64);
@@ -422,7 +424,7 @@ static void long_texts(void) {
     wiresum_session* session = NULL;
     memset(job, 'x', (size_t)shift);
     for (int i = 0; i < 3000; ++i) memcpy(job + shift + 2 * i, "\xC3\xA9", 2); /* e with an acute accent */
-    EXPECT(wiresum_join(job, 0, 1, NULL, WIRESUM_NO_QUEUE, &session) == WIRESUM_ERROR_ARGUMENT);
+    EXPECT(wiresum_join(job, 0, 1, NULL, WIRESUM_NO_QUEUE, 60, &session) == WIRESUM_ERROR_ARGUMENT);
     const char* const text = wiresum_error_text();
     const size_t length = strlen(text);
     EXPECT(length < WIRESUM_ERROR_TEXT_BYTES_MAX && length > WIRESUM_ERROR_TEXT_BYTES_MAX - 3);
@@ -511,16 +513,16 @@ static void settings_change(void) {
   EXPECT(results_of_a_sum("as-before") == few);
 
   EXPECT(setenv("WIRESUM_LANES", "many", 1) == 0);
-  EXPECT(wiresum_join("a", 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(strstr(wiresum_error_text(), "WIRESUM_LANES='many'") != NULL);
   EXPECT(unsetenv("WIRESUM_LANES") == 0);
 
   /* The one that cannot be changed. */
   const char* python[] = {"WIRESUM_PYTHON=/bin/false", NULL};
-  EXPECT(wiresum_join("a", 0, 1, python, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, python, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(strstr(wiresum_error_text(), "set WIRESUM_PYTHON before the first session") != NULL);
   EXPECT(setenv("WIRESUM_PYTHON", "/bin/false", 1) == 0);
-  EXPECT(wiresum_join("a", 0, 1, NULL, 0, &session) == WIRESUM_ERROR_ARGUMENT);
+  EXPECT(wiresum_join("a", 0, 1, NULL, 0, 60, &session) == WIRESUM_ERROR_ARGUMENT);
   EXPECT(unsetenv("WIRESUM_PYTHON") == 0);
   EXPECT(results_of_a_sum("still") == few);
 }
@@ -528,7 +530,7 @@ static void settings_change(void) {
 static void is_refused(const char* job, const char* setting, const char* says) {
   const char* settings[] = {setting, NULL};
   wiresum_session* session = NULL;
-  EXPECT(wiresum_join(job, 0, 1, settings, WIRESUM_NO_QUEUE, &session) != WIRESUM_OK && session == NULL);
+  EXPECT(wiresum_join(job, 0, 1, settings, WIRESUM_NO_QUEUE, 60, &session) != WIRESUM_OK && session == NULL);
   if (strstr(wiresum_error_text(), says) != NULL) return;
   fprintf(stderr, "for the name '%s' and the setting '%s' there is no '%s' in: %s\n", job, setting, says,
           wiresum_error_text());
@@ -553,13 +555,14 @@ static void bad_names(void) {
 
 static void fails_to_join(void) {
   wiresum_session* session = NULL;
-  say("failed", wiresum_join("fails-to-join", rank, world_size, NULL, WIRESUM_NO_QUEUE, &session));
+  const double seconds = world_size == 1 ? 0.2 : PATIENCE_S; /* alone, it waits for no other worker */
+  say("failed", wiresum_join("fails-to-join", rank, world_size, NULL, WIRESUM_NO_QUEUE, seconds, &session));
   EXPECT(session == NULL);
 }
 
 static void* join_in_vain(void* unused) {
   wiresum_session* session = NULL;
-  (void)wiresum_join("never", rank, world_size, NULL, 0, &session);
+  (void)wiresum_join("never", rank, world_size, NULL, 0, 60, &session);
   return unused;
 }
 
@@ -578,7 +581,7 @@ static void forks_while_joining(void) {
 /* The job's name is taken from the environment. */
 static void unnamed(void) {
   wiresum_session* session = NULL;
-  say("failed", wiresum_join(NULL, rank, world_size, NULL, 0, &session));
+  say("failed", wiresum_join(NULL, rank, world_size, NULL, 0, 60, &session));
 }
 
 int main(int count, char** words) {

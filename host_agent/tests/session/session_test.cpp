@@ -103,9 +103,7 @@ class ScriptedMembership final : public Membership {
     Line joined{.word = "joined", .fields = script_.joined};
     joined.fields.merge(Fields{{"rank", "0"},
                                {"spin_ns", "0"},
-                               {"offload", "1"},
                                {"transport", "udp"},
-                               {"device", ""},
                                {"exact_elements_max", "0"},
                                {"exact_when_wide", "0"},
                                {"bits", "32"},

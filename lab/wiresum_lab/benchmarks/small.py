@@ -52,7 +52,7 @@ def call(variables: dict[str, str], core: int, elements: int, calls: int, answer
             raise SystemExit(1)
 
     session = ctypes.c_void_p()
-    check(library.wiresum_join(b"small", 0, 1, None, 0, ctypes.byref(session)))
+    check(library.wiresum_join(b"small", 0, 1, None, 0, ctypes.c_double(60), ctypes.byref(session)))
     values = (ctypes.c_float * elements)(*range(elements))
     arguments = (session, values, values, ctypes.c_size_t(elements), 0, 0, None)
     times = []
@@ -76,7 +76,8 @@ def measure(transport: str, precision: str, options: argparse.Namespace) -> Reco
     with tempfile.TemporaryDirectory() as name:
         switch = ["--threads", "1", "--transport", transport]
         if transport == "dpdk":
-            switch += ["--bind", SWITCH_ADDRESS, "--device", device(Path(name), "server")]
+            switch[-1] = f"dpdk:{device(Path(name), 'server')}"
+            switch += ["--bind", SWITCH_ADDRESS]
             variables |= {"WIRESUM_ADDRESS": WORKER_ADDRESS}
             variables["WIRESUM_TRANSPORT"] = f"dpdk:{device(Path(name), 'client')}"
         with on_core(at_switch):

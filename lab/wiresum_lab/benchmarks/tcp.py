@@ -38,12 +38,11 @@ FLOW = "wiresum_lab.namespaces.tcp_flow"
 def started(star: Star, options: argparse.Namespace) -> Ranks:
     def start(ranks: Ranks) -> None:
         control = ranks.start_switch(star.switch, "--multicast", "239.192.0.0")
-        variables = {"WIRESUM_SLOTS": str(options.slots)}
         ranks.start_torch(
             cases.RANK,
             STAR_DEVICE,
-            cases.choice(WIRESUM, switch=control),
-            variables=lambda worker: worker.variables(control) | variables,
+            cases.choice(WIRESUM, switch=control, slots=options.slots),
+            variables=lambda worker: worker.variables(control),
         )
 
     return Ranks("tcp", Site.of_star(star), options.logs, start)

@@ -197,7 +197,7 @@ class JobsHarness:
 
     def begin(self, request: messages.JoinRequest, grant: messages.JoinReply, rounds: Sequence[int]) -> Life:
         """A life that attends. `rounds`: what its worker waits for when it halts, by slot."""
-        life = Life(request, grant, Services(["service:1"], "", "service:1"), "the service", 120.0, self.now)
+        life = Life(request, grant, Services(["service:1"], "", "service:1"), "the service", self.now)
         positions = struct.pack(f">{grant.slots}I", *rounds)
         worker = AgentWorker(halt=lambda: positions, move=lambda _grant, _roles: None)
         life.handle(Event.BEGIN, self.now, worker)

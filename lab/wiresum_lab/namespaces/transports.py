@@ -24,10 +24,13 @@ def missing(transport: str) -> str | None:
     return None
 
 
+def _spec(transport: str) -> str:
+    return f"dpdk:{EAL}" if transport == "dpdk" else transport
+
+
 def start_switch(star: Star, transport: str, log: Path, *options: str) -> Program:
     ends = ["--bind", star.switch.address, "--control", star.switch.control_endpoint]
-    command = wiresum("switch", *ends, "--insecure", *options)
-    command += ["--transport", transport, *(["--device", EAL] if transport == "dpdk" else [])]
+    command = wiresum("switch", *ends, "--insecure", "--transport", _spec(transport), *options)
     switch = Program(command, log, at=star.switch.popen)
     switch.await_text("ready: ")
     return switch
@@ -42,6 +45,5 @@ def start_worker(
     variables: Mapping[str, str] | None = None,
 ) -> Program:
     """`arguments`: those of the Python interpreter."""
-    own = {"WIRESUM_TRANSPORT": f"dpdk:{EAL}" if transport == "dpdk" else transport}
-    own |= host.variables(star.switch.control_endpoint)
+    own = {"WIRESUM_TRANSPORT": _spec(transport)} | host.variables(star.switch.control_endpoint)
     return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

@@ -160,8 +160,7 @@ class Soak:
         return self._start_job(f"job-{self.jobs_begun}")
 
     def _start_job(self, name: str, step_s_max: float = STEP_S_MAX, tls: str = "worker") -> Job:
-        slots = {"WIRESUM_SLOTS": str(WORKER_SLOTS)}
-        return self.laboratory.start_job(name, WORKERS, tls=tls, variables=slots, step_s_max=step_s_max)
+        return self.laboratory.start_job(name, WORKERS, tls=tls, slots=WORKER_SLOTS, step_s_max=step_s_max)
 
     def _goes_on(self, job: Job) -> bool:
         """Do all its workers? Raises if one has summed wrongly, or ended without a word."""

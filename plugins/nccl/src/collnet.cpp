@@ -25,9 +25,9 @@
 namespace wiresum::nccl::collnet {
 namespace {
 
-constexpr Magic kHandleMagic{'w', 's', 'u', 'm', 'j', 'o', 'b', '1'};
-/// Of a job while rank 0's process is in others: each communicator is one, and a program may have many.
-constexpr std::uint32_t kFurtherSlots = 64;
+constexpr Magic kHandleMagic{'w', 's', 'u', 'm', 'j', 'o', 'b', '2'};
+/// NCCL has all nodes connect at the same time. Where one cannot, the others go on without the network.
+constexpr double kJoinSeconds = 30;
 constexpr std::size_t kPrefixBytesMax = 63;
 /// Of one group; libwiresum has room for 65,536.
 constexpr std::size_t kOperationsMax = 32'768;
@@ -37,7 +37,7 @@ constexpr double kEndSeconds = 60;
 /// Rank 0's counts.
 struct JobHandle {
   Magic magic;
-  std::uint32_t slots;         // 0: as many as the service gives
+  std::uint32_t flags;         // for wiresum_join: a program may have many communicators, and each is a job
   std::array<char, 108> name;  // ends with a NUL
 };
 static_assert(sizeof(JobHandle) <= NCCL_NET_HANDLE_MAXSIZE);
@@ -193,8 +193,7 @@ std::string new_job_name() {
 ncclResult_t listen(void* /*context*/, int index, void* handle, void** listen_comm) {
   return guarded([&] {
     require(index == 0, "there is no such network device: Wiresum has one, 0");
-    JobHandle made{.magic = kHandleMagic, .slots = 0, .name = {}};
-    if (groups.load() > 0 && std::getenv("WIRESUM_SLOTS") == nullptr) made.slots = kFurtherSlots;
+    JobHandle made{.magic = kHandleMagic, .flags = groups == 0 ? WIRESUM_NO_QUEUE : WIRESUM_FURTHER, .name = {}};
     const std::string name = new_job_name();
     std::memcpy(made.name.data(), name.data(), std::min(name.size(), made.name.size() - 1));
     std::memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
@@ -224,10 +223,8 @@ ncclResult_t connect(void** handles, int size, int rank, void* listen_comm, void
     require(listen_comm != nullptr, "nodes can be connected only after listening: the listener is NULL");
     require(rank >= 0 && rank < size, "a node's rank must be below their number");
     const JobHandle job = job_of(handles, size);
-    const std::string slots = "WIRESUM_SLOTS=" + std::to_string(job.slots);
-    const std::array<const char*, 2> settings{job.slots == 0 ? nullptr : slots.c_str(), nullptr};
     auto group = std::make_unique<Group>(rank, size);
-    check(wiresum_join(job.name.data(), rank, size, settings.data(), WIRESUM_NO_QUEUE, &group->session));
+    check(wiresum_join(job.name.data(), rank, size, nullptr, job.flags, kJoinSeconds, &group->session));
     check(wiresum_barrier(group->session, nullptr));
     // NCCL does not limit how long a rank may compute before it calls a collective.
     check(wiresum_set_timeout(group->session, WIRESUM_FOREVER));

@@ -14,9 +14,6 @@
 
 mca_coll_wiresum_parameters_t mca_coll_wiresum_parameters;
 
-/* Slots of a job while its processes are in others: a program may have many communicators. */
-#define FURTHER_SLOTS "64"
-
 /* Jobs that this process is in, or is joining. */
 static atomic_int jobs;
 /* This process knows that a warning was printed: one is enough. */
@@ -33,7 +30,6 @@ typedef struct {
 typedef struct {
   char run[64]; /* a name that users recognise: WIRESUM_JOB, or Slurm's job */
   char precision[32];
-  char slots[32];
 } Settings;
 
 /* The smallest of all processes' values, field by field. A collective call. */
@@ -52,8 +48,7 @@ static const char* variable(const char* name, const char* otherwise) {
 }
 
 /* A collective call. */
-static int agree_on_settings(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, bool is_first,
-                             Settings* settings) {
+static int agree_on_settings(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, Settings* settings) {
   memset(settings, 0, sizeof *settings);
   const char* const name = variable("WIRESUM_JOB", NULL);
   const char* const slurm = variable("SLURM_JOB_ID", NULL);
@@ -64,7 +59,6 @@ static int agree_on_settings(mca_coll_wiresum_module_t* module, struct ompi_comm
   }
   /* MPI's programs expect the error of an addition, not that of a block. */
   snprintf(settings->precision, sizeof settings->precision, "%s", variable("WIRESUM_PRECISION", "exact"));
-  snprintf(settings->slots, sizeof settings->slots, "%s", variable("WIRESUM_SLOTS", is_first ? "" : FURTHER_SLOTS));
   return module->below.coll_bcast(settings, sizeof *settings, MPI_BYTE, 0, comm, module->below.coll_bcast_module);
 }
 
@@ -76,23 +70,18 @@ static int agree_on_who_failed(mca_coll_wiresum_module_t* module, struct ompi_co
 }
 
 static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, const char* job,
-                const Settings* agreed) {
-  char timeout[64], precision[64], slots[64], endpoint[512];
-  const char* settings[5] = {timeout, precision};
-  int count = 2;
-  snprintf(timeout, sizeof timeout, "WIRESUM_JOIN_TIMEOUT=%d", mca_coll_wiresum_parameters.join_timeout_s);
+                const Settings* agreed, bool is_first) {
+  char precision[64], endpoint[512];
+  const char* settings[3] = {precision};
   snprintf(precision, sizeof precision, "WIRESUM_PRECISION=%s", agreed->precision);
-  if (agreed->slots[0] != '\0') {
-    snprintf(slots, sizeof slots, "WIRESUM_SLOTS=%s", agreed->slots);
-    settings[count++] = slots;
-  }
   if (mca_coll_wiresum_parameters.switch_endpoint != NULL && *mca_coll_wiresum_parameters.switch_endpoint != '\0') {
     snprintf(endpoint, sizeof endpoint, "WIRESUM_SWITCH=%s", mca_coll_wiresum_parameters.switch_endpoint);
-    settings[count++] = endpoint;
+    settings[1] = endpoint;
   }
   atomic_fetch_add(&jobs, 1);
-  int code =
-      wiresum_join(job, ompi_comm_rank(comm), ompi_comm_size(comm), settings, WIRESUM_NO_QUEUE, &module->session);
+  const unsigned how = is_first ? WIRESUM_NO_QUEUE : WIRESUM_FURTHER; /* a program may have many communicators */
+  int code = wiresum_join(job, ompi_comm_rank(comm), ompi_comm_size(comm), settings, how,
+                          mca_coll_wiresum_parameters.join_timeout_s, &module->session);
   if (code != WIRESUM_OK) atomic_fetch_sub(&jobs, 1);
   /* MPI does not limit how long a process may compute before it calls a collective. */
   if (code == WIRESUM_OK) code = wiresum_set_timeout(module->session, WIRESUM_FOREVER);
@@ -141,11 +130,11 @@ bool mca_coll_wiresum_carries(mca_coll_wiresum_module_t* module, struct ompi_com
   Agreement agreed;
   Settings settings;
   if (agree(module, comm, &agreed) != OMPI_SUCCESS) return false;
-  if (agree_on_settings(module, comm, agreed.is_first != 0, &settings) != OMPI_SUCCESS) return false;
+  if (agree_on_settings(module, comm, &settings) != OMPI_SUCCESS) return false;
   char job[128];
   snprintf(job, sizeof job, "%.63smpi-%" PRIx32 "-%" PRIu32 "-%016" PRIx64, settings.run, OPAL_PROC_MY_NAME.jobid,
            module->context_id, agreed.name);
-  const int code = join(module, comm, job, &settings);
+  const int code = join(module, comm, job, &settings, agreed.is_first != 0);
   if (code != WIRESUM_OK && mca_coll_wiresum_parameters.verbose > 0) {
     mca_coll_wiresum_complain("a communicator goes on without the network", code);
   }

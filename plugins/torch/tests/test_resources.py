@@ -142,6 +142,6 @@ def has_groups(rank: int, size: int, count: int) -> Counter[str]:
 
 
 def test_the_groups_of_a_process_share_its_threads(make_cluster: Callable[..., Cluster]) -> None:
-    cluster = make_cluster(2, variables={"WIRESUM_SLOTS": "32"})
+    cluster = make_cluster(2)
     once, each = ("wiresum-awake", "wiresum-looks"), ("wiresum-membership", "wiresum-stream")
     assert cluster.run(has_groups, 10) == [dict.fromkeys(once, 1) | dict.fromkeys(each, 11)] * 2

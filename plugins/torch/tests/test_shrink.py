@@ -235,7 +235,7 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
         else "rank 1 waited 2 s for rank 0 of 2 to make the process group. See"
     )
     with (
-        mock.patch.dict(os.environ, {"WIRESUM_JOIN_TIMEOUT": "2"}),
+        mock.patch.object(creation, "REST_TIMEOUT", timedelta(seconds=2)),
         pytest.raises(wiresum.torch.WiresumTimeoutError, match=re.escape(expected)),
     ):
         dist.shrink_group([0] if rank == 1 else [1])
@@ -252,7 +252,7 @@ def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:
         creation.make_gloo = die
     make = creation.make_gloo
     creation.make_gloo = lambda store, rank, size, _, *more: make(store, rank, size, timedelta(seconds=1), *more)
-    os.environ["WIRESUM_JOIN_TIMEOUT"] = str(PATIENCE_S / 4)
+    creation.REST_TIMEOUT = timedelta(seconds=PATIENCE_S / 4)
     with pytest.raises(dist.DistBackendError) as caught:
         dist.shrink_group([2])
     cause = caught.value.__cause__

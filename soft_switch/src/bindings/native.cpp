@@ -114,18 +114,17 @@ NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
           "__init__",
           [](SwitchServer* self, std::uint32_t address, std::uint16_t port, unsigned ports, unsigned threads,
              std::uint32_t slots, std::uint16_t lanes_max, std::uint16_t jobs_max, std::size_t receive_buffer_bytes,
-             int spin_us, bool offload, const std::string& transport, const std::string& device) {
-            new (self) SwitchServer(
-                {.local = {address, port},
-                 .ports = ports,
-                 .threads = threads,
-                 .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
-                 .receive_buffer_bytes = receive_buffer_bytes,
-                 .spin_us = spin_us,
-                 .transport = {.kind = wiresum::transport::kind_of(transport), .device = device, .offload = offload}});
+             int spin_us, const std::string& transport) {
+            new (self) SwitchServer({.local = {address, port},
+                                     .ports = ports,
+                                     .threads = threads,
+                                     .sizes = {.slots = slots, .lanes_max = lanes_max, .jobs_max = jobs_max},
+                                     .receive_buffer_bytes = receive_buffer_bytes,
+                                     .spin_us = spin_us,
+                                     .transport = wiresum::transport::spec_of(transport)});
           },
           nb::kw_only(), "address"_a, "port"_a, "ports"_a, "threads"_a, "slots"_a, "lanes_max"_a, "jobs_max"_a,
-          "receive_buffer_bytes"_a, "spin_us"_a, "offload"_a, "transport"_a, "device"_a)
+          "receive_buffer_bytes"_a, "spin_us"_a, "transport"_a)
       .def_prop_ro("local", [](const SwitchServer& s) { return Address(s.local().address, s.local().port); })
       .def("admit", &admit, nb::kw_only(), "job"_a, "key"_a, "threads"_a, "port_offset"_a, "lanes"_a, "slot_base"_a,
            "slots"_a, "endpoints"_a, "results_group"_a, "parent"_a, "number_at_parent"_a,

@@ -34,9 +34,7 @@ class SwitchServer:
         jobs_max: int,
         receive_buffer_bytes: int,
         spin_us: int,
-        offload: bool,
         transport: str,
-        device: str,
     ) -> None: ...
     local: Final[tuple[int, int]]
     def admit(

@@ -78,7 +78,7 @@ Examples:
     "--threads",
     type=click.IntRange(0, THREADS_MAX),
     default=0,
-    help="Data threads.  [default: half of the cores, at most 4; with --transport xdp or dpdk 1]",
+    help="Data threads.  [default: half of the cores, at most 4; over AF_XDP and DPDK 1]",
 )
 @click.option(
     "--slots", type=click.IntRange(1, SWITCH_SLOTS_MAX), default=4096, show_default=True, help="Slots for all jobs."
@@ -98,19 +98,12 @@ Examples:
 )
 @click.option(
     "--transport",
-    type=click.Choice(["udp", "xdp", "dpdk"]),
+    metavar="SPEC",
     default="udp",
     show_default=True,
-    help="How packets reach the network: the kernel's sockets, AF_XDP, or DPDK (docs/transports.md).",
+    help="How packets reach the network, as WIRESUM_TRANSPORT says it for workers: udp, udp:plain, xdp, xdp:eth1, or "
+    "'dpdk:-a 0000:01:00.0' (docs/transports.md).",
 )
-@click.option(
-    "--device",
-    default="",
-    metavar="DEVICE",
-    help="With --transport xdp the interface; with dpdk the EAL's arguments, like '-a 0000:01:00.0'.  "
-    "[default for xdp: the interface that has the address --bind]",
-)
-@click.option("--offload/--no-offload", default=True, show_default=True, help="Use UDP GSO and GRO.")
 @click.option("--fallback", type=click.IntRange(1), hidden=True)  # for a worker that has this number: parent.py
 @log_options
 def switch(
@@ -138,7 +131,8 @@ def switch(
     """
     _check_modes(control, p4runtime, settings["multicast"])
     parent = None if fallback is None else Parent.at_stdin(fallback)
-    _check_transport(bind, **settings)
+    if settings["transport"].startswith("dpdk") and bind is None:
+        raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
     if p4runtime is not None:
         serves = _endpoint("--p4runtime", p4runtime)
     else:
@@ -187,17 +181,6 @@ def _check_modes(control: str | None, p4runtime: str | None, multicast: str | No
             "--multicast is for a switch that serves joins itself: give the controller's configuration multicast = "
             f"{multicast!r}, under this [[switch]], in place of it"
         )
-
-
-def _check_transport(bind: str | None, *, transport: str, device: str, multicast: str | None, **_: Any) -> None:
-    if transport == "udp" and device:
-        raise click.UsageError("--device is for --transport xdp and dpdk")
-    if transport != "udp" and multicast is not None:
-        raise click.UsageError(f"--multicast needs the kernel's sockets, and --transport {transport} goes around them")
-    if transport == "dpdk" and not device:
-        raise click.UsageError("--transport dpdk needs the EAL's arguments: --device '-a 0000:01:00.0'")
-    if transport == "dpdk" and bind is None:
-        raise click.UsageError("--transport dpdk needs --bind, the IPv4 address that the switch is to have there")
 
 
 def _endpoint(option: str, text: str) -> Endpoint:

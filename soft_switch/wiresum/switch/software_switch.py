@@ -90,9 +90,7 @@ class SoftwareSwitch(SwitchDriver):
         lanes_max: int = 360,
         jobs_max: int = JOB_NUMBERS,
         receive_buffer_bytes: int = SOCKET_BUFFER_BYTES,
-        offload: bool = True,
         transport: str = "udp",
-        device: str = "",
         multicast: str | None = None,
     ) -> None:
         self.no_multicast = _no_multicast(bind, transport)
@@ -110,9 +108,7 @@ class SoftwareSwitch(SwitchDriver):
             jobs_max=jobs_max,
             receive_buffer_bytes=receive_buffer_bytes,
             spin_us=-1,
-            offload=offload,
             transport=transport,
-            device=device,
         )
         by = self._server.stats().transport
         self._kind = "software" if by == "udp" else f"software, {by}"
@@ -246,7 +242,7 @@ def _native_address(endpoint: Endpoint | None) -> tuple[int, int]:
 
 
 def _no_multicast(bind: str, transport: str) -> str:
-    if transport != "udp":
+    if not transport.startswith("udp"):
         return f"multicast needs the kernel's sockets, and {transport} goes around them"
     if ipaddress.IPv4Address(bind).is_unspecified:
         return "multicast needs the address of one interface to bind to, not 0.0.0.0"

@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
-from wiresum.cli.doctor import doctor
+from wiresum.cli.doctor import doctor, path
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -103,11 +104,12 @@ def examine(cluster: Cluster, folder: Path, cause: Cause) -> tuple[int, dict[str
         (cluster.stranger if cause.foreign else cluster.authority).issue(Holder("host", claims), folder / "tls", 10)
         folder = folder / "tls"
     access = ["--tls", str(folder)] if cause.certified else ["--insecure"]
-    result = CliRunner().invoke(
-        doctor,
-        ["--switch", cluster.target, "--size", "1", "--check", "path", "--json", *access],
-        env={"WIRESUM_JOIN_TIMEOUT": "3"} | cause.variables,
-    )
+    with mock.patch.object(path, "JOIN_S_MAX", 3.0):
+        result = CliRunner().invoke(
+            doctor,
+            ["--switch", cluster.target, "--size", "1", "--check", "path", "--json", *access],
+            env=cause.variables,
+        )
     return result.exit_code, json.loads(result.output)["findings"][0]
 
 

@@ -149,13 +149,13 @@ def test_a_certificate_with_a_tenant_cannot_join_a_job_reserved_for_no_tenant() 
 def test_all_workers_hear_which_settings_differ() -> None:
     harness = JobsHarness()
     for rank, bits in enumerate(["32", "16", "32"]):
-        harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": bits, "WIRESUM_SPARSE": "1"})
+        harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": bits, "sparse": "1"})
     refusals = {refuse.worker.rank: refuse.refusal for refuse in harness.outputs(Refuse)}
     assert sorted(refusals) == [0, 1, 2]
     for refusal in refusals.values():
         assert refusal.code == "FAILED_PRECONDITION"
         assert "WIRESUM_BITS is 32 at rank 0 (127.0.0.1, process 1000 on 'host-0') and 16 at rank 1 (" in refusal.text
-        assert "WIRESUM_SPARSE" not in refusal.text
+        assert "sparse" not in refusal.text
     for rank in range(3):
         harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": "16"})
     assert len(harness.outputs(Grant)) == 3, "the name is free, and they agree now"

@@ -63,13 +63,13 @@ def start(switch: Switch, tmp_path: Path) -> Iterator[Start]:
         stop, salt = tmp_path / f"{name}.stop", len(programs) + 1
         own = {
             "WIRESUM_SWITCH": switch.endpoint, "WIRESUM_ADDRESS": HOST, "WIRESUM_LANES": str(LANES),
-            "WIRESUM_SLOTS": "64", "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
         } | variables  # fmt: skip
         job = Job(
             name,
             [
                 Program(
-                    [sys.executable, str(WORKER), name, str(rank), str(size), str(salt), str(stop), "60"],
+                    [sys.executable, *map(str, (WORKER, name, rank, size, salt, stop, 60, 64))],
                     tmp_path / f"{name}-{rank}.log",
                     own,
                 )

@@ -74,7 +74,7 @@ def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, s
     """`interfaces`: those that data goes through. Their counters of dropped packets are read. `service`: it is asked
     what became of the packets if they do not come back."""
     name = job_name(config.tls)
-    config = replace(config, join_timeout_s=min(config.join_timeout_s, JOIN_S_MAX), slots=config.slots or SLOTS)
+    config = replace(config, join_timeout_s=JOIN_S_MAX, slots=SLOTS)
     before = _drops_at(interfaces)
     seen = Seen()
     try:

@@ -14,7 +14,7 @@ ADVICE = "docs/transports.md says what each transport needs; WIRESUM_TRANSPORT=u
 def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Iterator[Finding]:
     """`address`: this host's, for data."""
     try:
-        obtained = _native.try_transport(config.transport_kind, config.device, address, config.threads or 1)
+        obtained = _native.try_transport(config.transport, address, config.threads or 1)
     except (RuntimeError, OSError, ValueError) as error:
         yield problem(
             "transport",

@@ -92,7 +92,7 @@ def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
         return Refusal("DEADLINE_EXCEEDED", f"{text}: {why}. Look at why, and start all workers again")
     if now < min(worker.deadline for worker in job.members.workers.values()):
         return None
-    longer = "wait longer (WIRESUM_JOIN_TIMEOUT)"
+    longer = "give it more time (the timeout of the process group, or of wiresum_join)"
     if job.state is State.QUEUED:
         text = f"{job} got no slots in time; `wiresum jobs` shows who has them"
         return Refusal("DEADLINE_EXCEEDED", f"{text}. Try again when another job has ended, or {longer}")

@@ -9,7 +9,7 @@ two (docs/operations.md, "Who is lost, and when"):
   wait for that: `FALLBACK_S`;
 - nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
-- nothing answers at all, and the switch does not answer what this worker sends: `lost_after_s` (WIRESUM_LOST_AFTER).
+- nothing answers at all, and the switch does not answer what this worker sends: `CUT_OFF_S`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from wiresum.join import STANDS_BY, JoinReply
 log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
+CUT_OFF_S = 120.0
 FALLBACK_S = 5.0
 """Longer than a controller takes to start. A switch is silent too while another worker does not send."""
 LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
@@ -37,15 +38,14 @@ class Patience:
 
     reattach_s: float
     lost_s: float
-    lost_after_s: float
     unanswered_s: float
     """Of a service that refuses and a switch that does not answer what is sent."""
 
     @classmethod
-    def of(cls, grant: JoinReply, lost_after_s: float, *, has_fallback: bool) -> Patience:
+    def of(cls, grant: JoinReply, *, has_fallback: bool) -> Patience:
         reattach_s = grant.reattach_ms / 1000
         unanswered_s = min(reattach_s, FALLBACK_S) if has_fallback else reattach_s
-        return cls(reattach_s, grant.heartbeat_lost_ms / 1000, lost_after_s, unanswered_s)
+        return cls(reattach_s, grant.heartbeat_lost_ms / 1000, unanswered_s)
 
 
 class Silence:
@@ -132,11 +132,11 @@ class Absence:
                 f"this worker is cut off from {self._where}: {why}. For {quiet_s:.0f} s nothing came from the service "
                 f"nor from the switch. Mend this host's network, and start the job again"
             )
-        if not refused and quiet_s >= patience.lost_after_s and unanswered:
+        if not refused and quiet_s >= CUT_OFF_S and unanswered:
             return SwitchUnreachableError(
-                f"this worker is cut off: for {quiet_s:.0f} s (WIRESUM_LOST_AFTER) neither {self._where} "
-                f"({self.cause}) nor the switch has answered, though {unanswered} packets were sent. Look "
-                f"at the network between them and this host, and start the job again"
+                f"this worker is cut off: for {quiet_s:.0f} s neither {self._where} ({self.cause}) nor the switch "
+                f"has answered, though {unanswered} packets were sent. Look at the network between them and this host, "
+                f"and start the job again"
             )
         self._say(away_s)
         return None

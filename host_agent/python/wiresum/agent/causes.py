@@ -63,7 +63,7 @@ class Causes:
             return WiresumError(
                 f"{self._who}: this worker's process could not allocate the memory that collective number {sequence} "
                 "needs beside the tensor itself (sparse and exact sums keep what they send apart). Give the process "
-                "more memory, or let it do without: WIRESUM_SPARSE=0, WIRESUM_PRECISION=block at all workers"
+                "more memory, or let exact sums go: WIRESUM_PRECISION=block at all workers"
             )
         if status == "impossible":
             return ImpossibleSumError(

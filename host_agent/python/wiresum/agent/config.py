@@ -1,7 +1,7 @@
 """What the environment says about how this worker should join: the `WIRESUM_*` variables.
 
 Each setting is defined once, as a field of `AgentConfig`; its variable, what it may be, `wiresum settings` and the
-table in docs/torch.md follow from that.
+table in docs/torch.md follow from that. A few fields have no variable: only code chooses them, for one session.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from wiresum.join.constants import (
 
 PORT_MAX = 65535
 JOIN_TIMEOUT_S_MAX = 86_400.0
-LOST_AFTER_S_MAX = 86_400
 CONTROL_ENDPOINTS_MAX = 8
 """For each aggregator."""
 PRECISIONS = ("auto", "adaptive", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
+PLAIN = "plain"
+"""As the device of udp: each datagram is sent and received by itself."""
 AUTO, OFF = "auto", "off"
 LOCAL = "local"
 """For `switch`: PyTorch's rank 0 starts one, and says where."""
@@ -63,7 +64,7 @@ class Setting:
     """What is known of a field of `AgentConfig` besides its name and type."""
 
     help: str
-    """In Markdown, on one line."""
+    """In Markdown, on one line. A field that only code chooses has none, nor a variable."""
     default_shown: str = ""
     """For people, where that is not the value itself."""
     problem: Callable[[Any], str] = lambda value: ""
@@ -75,6 +76,11 @@ class Setting:
     agreed: bool = False
     """Do sums come out wrong, or not at all, if workers of a job have different values?"""
     variable: str = ""
+    """Empty: only code chooses the field."""
+
+    def named(self, field_name: str) -> str:
+        """The setting as people know it."""
+        return f"{self.variable} ({field_name})" if self.variable else field_name
 
 
 def _integer(text: str) -> int:
@@ -82,13 +88,6 @@ def _integer(text: str) -> int:
         return int(text, 0)
     except ValueError:
         raise ValueError("a whole number is needed, like 4 or 0x10") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError("a number of seconds is needed, like 60 or 2.5") from None
 
 
 def _boolean(text: str) -> bool:
@@ -193,8 +192,8 @@ def _transport_problem(spec: str) -> str:
     kind, _, device = spec.partition(":")
     if kind not in TRANSPORTS:
         return f"it must be one of {', '.join(TRANSPORTS)}"
-    if kind == "udp" and device:
-        return f"udp uses the kernel's interfaces, and none is to be named ({device!r})"
+    if kind == "udp" and device not in ("", PLAIN):
+        return f"udp uses the kernel's interfaces, and none is to be named ({device!r}); there is udp:{PLAIN}"
     return _printable(DEVICE_BYTES_MAX)(device)
 
 
@@ -202,9 +201,9 @@ def _one_of(*names: str) -> Callable[[str], str]:
     return lambda name: "" if name in names else f"it must be one of {', '.join(names)}"
 
 
-def _setting(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
+def _setting(default: Any, help: str = "", **more: Any) -> Any:  # noqa: A002
     """A field. Its variable follows from its name, and its parser from the default's type."""
-    parse = {bool: _boolean, int: _integer, float: _number}.get(type(default), str)
+    parse = {bool: _boolean, int: _integer}.get(type(default), str)
     setting = Setting(help, **{"parse": parse} | more)
     return field(default=default, repr=not setting.secret, metadata={"setting": setting})
 
@@ -279,27 +278,13 @@ class AgentConfig:
         default_shown="from the MTU of the interface",
         problem=_within(0, LANES_MAX),
     )
-    slots: int = _setting(
-        0,
-        "chunks in flight, at each aggregator",
-        default_shown="by the service: 256, for subgroups fewer",
-        problem=_within(0, LEASE_SLOTS_MAX),
-    )
-    sparse: bool = _setting(
-        True, "all-reduces find blocks of zeros and do not send them: [sparse.md](sparse.md)", agreed=True
-    )
     transport: str = _setting(
         "udp",
-        "how packets reach the network: `udp`; `xdp`, over the interface that has the local address, or `xdp:eth1`; "
-        "`dpdk:` and the EAL's arguments: [transports.md](transports.md). May differ between workers",
+        "how packets reach the network: `udp`, or `udp:plain` without GSO and GRO; `xdp`, over the interface that has "
+        "the local address, or `xdp:eth1`; `dpdk:` and the EAL's arguments: [transports.md](transports.md). May differ "
+        "between workers",
         parse=lambda text: "".join((text.partition(":")[0].lower(), *text.partition(":")[1:])),
         problem=_transport_problem,
-    )
-    offload: bool = _setting(True, "UDP segmentation offload (GSO, GRO) where the kernel has it")
-    join_timeout_s: float = _setting(
-        300.0,
-        "seconds to wait for the switch and the other workers; the group's own time-out, if it is shorter",
-        problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}",
     )
     tenant: str = _setting(
         "",
@@ -321,13 +306,6 @@ class AgentConfig:
         problem=_printable(JOB_TOKEN_BYTES_MAX),
         secret=True,
     )
-    lost_after_s: float = _setting(
-        120.0,
-        "seconds without an answer of service or switch after which a worker gives up "
-        "([operations.md](operations.md#who-is-lost-and-when))",
-        problem=lambda s: "" if 1 <= s <= LOST_AFTER_S_MAX else f"it must be 1 to {LOST_AFTER_S_MAX}",
-    )
-
     fallback: str = _setting(
         AUTO,
         "where the job goes on while no switch of `WIRESUM_SWITCH` serves: `auto`: at a software switch that rank 0 "
@@ -335,11 +313,18 @@ class AgentConfig:
         "`off`: [operations.md](operations.md#without-any-switch)",
         problem=_fallback_problem,
     )
+    slots: int = _setting(0, problem=_within(0, LEASE_SLOTS_MAX))
+    """Chunks in flight, at each aggregator; 0: the service decides."""
+    sparse: bool = _setting(True, agreed=True)
+    """Do all-reduces find blocks of zeros, and not send them?"""
+    join_timeout_s: float = _setting(
+        300.0, problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}"
+    )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **overrides: Any) -> AgentConfig:
         """Reads the variables; an override that is not None wins, an empty variable counts as unset."""
-        settings = settings_of(cls)
+        settings = _fields_of(cls)
         unknown = overrides.keys() - settings.keys()
         if unknown:
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}; there are {', '.join(settings)}")
@@ -357,10 +342,10 @@ class AgentConfig:
         return cls(**values)
 
     def __post_init__(self) -> None:
-        for name, setting in settings_of(type(self)).items():
+        for name, setting in _fields_of(type(self)).items():
             if problem := setting.problem(getattr(self, name)):
                 shown = _shown(setting, getattr(self, name))
-                raise ValueError(f"{setting.variable} ({name}) is {shown}: {problem}")
+                raise ValueError(f"{setting.named(name)} is {shown}: {problem}")
         if self.transport_kind != "udp" and (problem := self._device_problem()):
             raise ValueError(f"WIRESUM_TRANSPORT (transport) is '{self.transport}': {problem}")
         object.__setattr__(self, "switch", "+".join(map(",".join, _endpoints_of(self.switch))))
@@ -389,15 +374,15 @@ class AgentConfig:
 
     @property
     def device(self) -> str:
-        """The interface of xdp, "" for the one that has the address; the EAL's arguments of dpdk."""
+        """The interface of xdp, "" for the one that has the address; the arguments of dpdk's EAL; PLAIN, or ""."""
         return self.transport.partition(":")[2]
 
     @property
     def agreed(self) -> dict[str, str]:
         """What the service compares between the workers of a job, by the names that people know."""
         values = {
-            setting.variable: f"{getattr(self, name):d}" if setting.parse is _boolean else str(getattr(self, name))
-            for name, setting in settings_of().items()
+            setting.variable or name: f"{value:d}" if isinstance(value := getattr(self, name), bool) else str(value)
+            for name, setting in _fields_of(type(self)).items()
             if setting.agreed
         }
         return values | {"the number of aggregators in WIRESUM_SWITCH": str(len(self.aggregators))}
@@ -433,12 +418,14 @@ class AgentConfig:
         return int(self.control_endpoints[0].rpartition(":")[2])
 
 
+def _fields_of(config: type[AgentConfig]) -> dict[str, Setting]:
+    made = {each.name: each.metadata["setting"] for each in fields(config)}
+    return {name: replace(each, variable=(PREFIX + name.upper()) * bool(each.help)) for name, each in made.items()}
+
+
 def settings_of(config: type[AgentConfig] = AgentConfig) -> dict[str, Setting]:
-    """By field, in the order in which people should read them."""
-    return {
-        each.name: replace(each.metadata["setting"], variable=PREFIX + each.name.removesuffix("_s").upper())
-        for each in fields(config)
-    }
+    """Those that have a variable, by field, in the order in which people should read them."""
+    return {name: setting for name, setting in _fields_of(config).items() if setting.variable}
 
 
 def _shown(setting: Setting, value: object) -> str:

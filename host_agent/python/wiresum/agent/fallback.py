@@ -294,9 +294,9 @@ class Home:
             "--port": self._data_port,
             "--lanes": sizes.lanes,
             "--slots": sizes.slots,
+            "--transport": config.transport,
         } | ({"--tls": Path(config.tls).expanduser().absolute()} if config.tls else {})
-        flags = ["--insecure"] * config.insecure + ["--no-offload"] * (not config.offload)
-        return [*(word for option, value in options.items() for word in (option, str(value))), *flags]
+        return [*(word for each in options.items() for word in map(str, each)), *["--insecure"] * config.insecure]
 
     def _serve(self) -> None:
         """Runs in the thread that attends to children, one after the other."""

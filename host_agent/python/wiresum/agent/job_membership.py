@@ -110,9 +110,7 @@ class JobMembership:
         joined: dict[str, object] = {
             "rank": self._rank,
             "spin_ns": 1000 * spin_us_of(sum(one.membership.grant.threads for one in aggregators)),
-            "offload": int(config.offload),
-            "transport": config.transport_kind,
-            "device": config.device,
+            "transport": config.transport,
             "bits": config.bits,
             "exact_elements_max": EXACT_ELEMENTS_MAX[config.precision],
             "exact_when_wide": int(config.precision == "adaptive"),

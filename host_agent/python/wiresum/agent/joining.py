@@ -25,6 +25,8 @@ from wiresum.join.credentials import CredentialsError
 log = logging.getLogger(__name__)
 
 WAITING_SAID_AFTER_S = 2.0
+REACH_S_MAX = 300.0
+"""How long a service that cannot be reached is waited for, however long a job may wait for room."""
 JOIN_MARGIN_S = 3.0
 """How much longer than the service we wait for the answer, so that the service's text arrives."""
 
@@ -72,7 +74,8 @@ def ask_until_granted(
     clock: Clock = CLOCK,
 ) -> messages.JoinReply:
     """Raises a `JoinError`, what it is interrupted with, or why a job that would go on is over."""
-    give_up_at = clock.now() + config.join_timeout_s
+    begun_at = clock.now()
+    give_up_at = begun_at + config.join_timeout_s
     waiting = _Waiting(give_up_at, clock)
     try:
         while True:
@@ -80,11 +83,14 @@ def ask_until_granted(
                 return _ask(control, request, give_up_at - clock.now(), waiting, interruption)
             except grpc.RpcError as error:
                 interruption.check()
-                pause_s = ask_again_after_s(error)
-                if pause_s is None or give_up_at - clock.now() <= pause_s:
-                    raise _join_error(error, control, config, request.job_name) from None
-                from_service = is_from_service(error)
-                waiting.hear(details(error) if from_service else _unreached(error, config))
+                pause_s, from_service = ask_again_after_s(error), is_from_service(error)
+                until = give_up_at if from_service else min(give_up_at, waiting.heard_at + REACH_S_MAX)
+                if pause_s is None or until - clock.now() <= pause_s:
+                    raise _join_error(error, control, config, request.job_name, clock.now() - begun_at) from None
+                if from_service:
+                    waiting.hear(details(error))
+                else:
+                    waiting.say(_unreached(error, config), until)
             interruption.sleep(pause_s, clock)
             if not from_service and len(config.control_endpoints) > 1:
                 control.reconnect()
@@ -142,15 +148,22 @@ class _Waiting:
     def __init__(self, give_up_at: float, clock: Clock) -> None:
         self._give_up_at, self._clock = give_up_at, clock
         self._lock = threading.Lock()
-        self._heard = ""
+        self.heard_at = clock.now()
+        """From the service, when last."""
+        self._latest, self._until = "", give_up_at
         self._said = ""
         self._due = False
         self._over = threading.Event()
         clock.start(self._fall_due, "wiresum-waiting")
 
     def hear(self, text: str) -> None:
+        """From the service."""
+        self.heard_at = self._clock.now()
+        self.say(text, self._give_up_at)
+
+    def say(self, text: str, until: float) -> None:
         with self._lock:
-            self._heard = text
+            self._latest, self._until = text, until
             self._say()
 
     def end(self) -> None:
@@ -164,10 +177,10 @@ class _Waiting:
             self._say()
 
     def _say(self) -> None:
-        if self._due and self._heard != self._said:
-            self._said = self._heard
-            left_s = max(0.0, self._give_up_at - self._clock.now())
-            log.warning("%s (for up to %.0f s more)", self._heard, left_s)
+        if self._due and self._latest != self._said:
+            self._said = self._latest
+            left_s = max(0.0, self._until - self._clock.now())
+            log.warning("%s (for up to %.0f s more)", self._latest, left_s)
 
 
 def _unreached(error: Any, config: AgentConfig) -> str:
@@ -182,18 +195,18 @@ def _is_about_tls(error: Any, config: AgentConfig) -> bool:
     return bool(config.tls) and any(word in said for word in ("ssl", "handshake", "certificate"))
 
 
-def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str) -> JoinError:
+def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str, after_s: float) -> JoinError:
     code = code_of(error)
     where = f"the switch at {control.endpoint}"
     if is_from_service(error):
         text = f"cannot join job '{job_name}' at {where}: {details(error)}"
     elif code == "UNAVAILABLE":
         text = (
-            f"cannot reach the switch at {config.switch} after {config.join_timeout_s:g} s ({details(error)}): "
+            f"cannot reach the switch at {config.switch} after {after_s:.0f} s ({details(error)}): "
             f"{_advice(error, config)}"
         )
     elif code == "DEADLINE_EXCEEDED":
-        text = f"{where} was reached, but did not answer in {config.join_timeout_s:g} s: look at its log"
+        text = f"{where} was reached, but did not answer in {after_s:.0f} s: look at its log"
     elif code == "UNIMPLEMENTED":
         text = f"what listens at {control.endpoint} is no Wiresum switch: set WIRESUM_SWITCH to the host:port of one"
     else:

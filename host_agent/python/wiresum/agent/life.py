@@ -86,9 +86,9 @@ class Life:
 
     def __init__(
         self, request: messages.JoinRequest, grant: messages.JoinReply, services: Services, where: str,
-        lost_after_s: float, now: float,
+        now: float,
     ) -> None:  # fmt: skip
-        """`request` is what was granted. `where`: the services, for people. `lost_after_s`: WIRESUM_LOST_AFTER."""
+        """`request` is what was granted. `where`: the services, for people."""
         self.phase = Phase.JOINED
         self.grant = grant
         """The newest."""
@@ -97,7 +97,7 @@ class Life:
         self.halted: messages.Halted | None = None
         """What heartbeats say; None: the data path goes on."""
         self.worker = Worker()
-        self._request, self._where, self._lost_after_s = request, where, lost_after_s
+        self._request, self._where = request, where
         self._number = 0
         """Of the newest move that was completed."""
         self._why = ""
@@ -162,7 +162,7 @@ class Life:
     def _watch(self) -> None:
         """From now on the service of this lease may be absent."""
         grant = self.grant
-        patience = Patience.of(grant, self._lost_after_s, has_fallback=bool(self.services.fallback))
+        patience = Patience.of(grant, has_fallback=bool(self.services.fallback))
         worker = self.worker
         self._absence = Absence(self._where, patience, worker.traffic, lambda: worker.why_cut_off(grant), self._now)
         self._silence = Silence(worker.traffic, self._now)
@@ -339,9 +339,8 @@ class Life:
     def _begin_search(self, error: WiresumError, why: str, left_s: float = 0.0) -> None:
         if self._search is None:
             positions = self.halted.positions if self.halted else b""
-            within_s = max(left_s, min(RESUME_S, self._lost_after_s))
             lease = resumed(self.grant, positions, why)
-            self._search = Search(self.services, error, lease, self._now, within_s)
+            self._search = Search(self.services, error, lease, self._now, max(left_s, RESUME_S))
             if self.services.fallback:
                 self._start(Event.LOOK)
 
@@ -484,7 +483,7 @@ class Life:
             self._start(Event.GIVE_UP)
             heard = self._heard_elsewhere or self.phase is Phase.SPREADING
             if not heard and self.grant.workers > 1:  # an abort: whoever gave a good-bye leaves already
-                self._timers[Event.GIVE_UP] = self._ordered_at + min(ABORT_S_MAX, self._lost_after_s)
+                self._timers[Event.GIVE_UP] = self._ordered_at + ABORT_S_MAX
             if self.phase is Phase.UNTOLD:
                 self._wait()
         return self.phase

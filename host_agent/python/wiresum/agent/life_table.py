@@ -69,8 +69,8 @@ SILENCE_S_MAX = 6.0
 FALLBACK_AFTER_S = 1.0
 """After so long without a lease the fallback is started."""
 RESUME_S = 30.0
-"""How long a worker looks for a lease, at most, unless WIRESUM_LOST_AFTER is shorter: as long as a service keeps a job
-that no switch takes. For a service that may come back with the job, as long as its grant says, if that is longer."""
+"""How long a worker looks for a lease, at most: as long as a service keeps a job that no switch takes. For a service
+that may come back with the job, as long as its grant says, if that is longer."""
 LEAVE_S_MAX = 1.5
 ABORT_S_MAX = 30.0
 """How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""

@@ -103,7 +103,7 @@ class Membership:
         services = Services(config.control_endpoints, target, control.endpoint)
         self._clock, self._awake = world.clock, world.awake()
         grant = with_address(reply, control)
-        self._life = Life(request, grant, services, self.where, config.lost_after_s, self._awake.now())
+        self._life = Life(request, grant, services, self.where, self._awake.now())
         self._config, self._job_name = config, request.job_name
         self._address = request.endpoint.address
         self._control, self._fallback = control, fallback

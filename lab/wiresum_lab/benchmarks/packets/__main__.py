@@ -43,22 +43,18 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Way:
-    """A transport, and what lies under it."""
+    """Transports, and what lies under them."""
 
     name: str
-    transport: str
+    ends: tuple[str, str]
+    """At the switch, and at the workers."""
     on_veth: bool
-    offload: bool = False
-    switch_device: str = ""
-    worker_device: str = ""
     at_bmv2: bool = False
     loss: float = 0.0
     """Of what each end receives."""
 
     def options(self, *, is_switch: bool) -> list[str]:
-        device = self.switch_device if is_switch else self.worker_device
-        options = ["--transport", self.transport, "--offload", "1" if self.offload else "0"]
-        options += ["--device", device] if device else []
+        options = ["--transport", self.ends[0 if is_switch else 1]]
         return options + (["--loss", str(self.loss)] if self.loss else [])
 
 
@@ -83,26 +79,20 @@ class Result:
 
 
 def ways(memif: Path) -> list[Way]:
-    eal = "--no-pci --no-huge -m 512"
-    switch_memif, worker_memif = (
-        f"{eal} --vdev=net_memif0,role={role},socket={memif},socket-abstract=no" for role in ("server", "client")
-    )
+    eal = "dpdk:--no-pci --no-huge -m 512"
+    memif_of = f"{eal} --vdev=net_memif0,socket={memif},socket-abstract=no,role="
+    packet_of = f"{eal} --vdev=net_af_packet0,iface="
+    plain = ("udp:plain", "udp:plain")
     return [
-        Way(PLAIN, "udp", on_veth=True),
-        Way("UDP, with offloads", "udp", on_veth=True, offload=True),
-        Way("AF_XDP", "xdp", on_veth=True, switch_device="wsp-s", worker_device="wsp-w"),
-        Way(
-            "DPDK, net_af_packet",
-            "dpdk",
-            on_veth=True,
-            switch_device=f"{eal} --vdev=net_af_packet0,iface=wsp-s",
-            worker_device=f"{eal} --vdev=net_af_packet0,iface=wsp-w",
-        ),
+        Way(PLAIN, plain, on_veth=True),
+        Way("UDP, with offloads", ("udp", "udp"), on_veth=True),
+        Way("AF_XDP", ("xdp:wsp-s", "xdp:wsp-w"), on_veth=True),
+        Way("DPDK, net_af_packet", (f"{packet_of}wsp-s", f"{packet_of}wsp-w"), on_veth=True),
         *(
-            Way(name, "dpdk", on_veth=False, switch_device=switch_memif, worker_device=worker_memif, loss=loss)
+            Way(name, (f"{memif_of}server", f"{memif_of}client"), on_veth=False, loss=loss)
             for name, loss in (("DPDK, net_memif", 0.0), (f"DPDK, net_memif, loss {MEMIF_LOSS:g}", MEMIF_LOSS))
         ),
-        Way(BMV2, "udp", on_veth=True, at_bmv2=True),
+        Way(BMV2, plain, on_veth=True, at_bmv2=True),
     ]
 
 
@@ -166,7 +156,7 @@ def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Resu
         if way.at_bmv2:
             return _result(way, _at_bmv2(bench, way, WORKERS, seconds, cores), _at_bmv2(bench, way, 1, 0.1, cores))
         if way.on_veth:
-            spaces = cleanup.enter_context(Namespaces(has_addresses=way.transport != "dpdk"))
+            spaces = cleanup.enter_context(Namespaces(has_addresses=not way.ends[0].startswith("dpdk")))
             prefixes = (["ip", "netns", "exec", spaces.switch], ["ip", "netns", "exec", spaces.worker])
         stream = _run(bench, way, prefixes, WORKERS, seconds, cores)
         trip = _run(bench, way, prefixes, 1, 0.1, cores)
@@ -192,7 +182,7 @@ def _run(
     job = ["--workers", str(workers)]
     switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True)]
     switch += job
-    spin_us = 0 if way.transport == "udp" and workers > 1 else POLL_US
+    spin_us = 0 if way.ends[0].startswith("udp") and workers > 1 else POLL_US
     switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(spin_us)]
     with running_switch(switch) as port:
         at = ["--address", WORKER_ADDRESS, "--switch-at", SWITCH_ADDRESS, "--switch-port", str(port)]

@@ -2,9 +2,9 @@
 //
 //   packet_bench layers
 //       no network: a worker's sending and receiving, the switch's data plane, and what is compared with
-//   packet_bench switch --transport T [--device D] [--loss L] --workers N --address A --workers-at B
+//   packet_bench switch --transport T [--loss L] --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
-//   packet_bench workers --transport T [--device D] [--loss L] --workers N --address B --switch-at A --switch-port P
+//   packet_bench workers --transport T [--loss L] --workers N --address B --switch-at A --switch-port P
 //       --seconds S --cores 0,1 [--lanes L] [--floats F] [--slots S]
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
@@ -232,9 +232,7 @@ using Options = std::map<std::string, std::string>;
 std::uint8_t workers_of(const Options& options) { return static_cast<std::uint8_t>(std::stoi(options.at("workers"))); }
 
 transport::Spec spec_of(const Options& options) {
-  transport::Spec spec{.kind = transport::kind_of(options.at("transport")),
-                       .device = options.contains("device") ? options.at("device") : "",
-                       .offload = options.contains("offload") && options.at("offload") == "1"};
+  transport::Spec spec = transport::spec_of(options.at("transport"));
   if (options.contains("loss")) {
     spec.around = [loss = std::stod(options.at("loss"))](std::unique_ptr<transport::Transport> inner) {
       return std::make_unique<stress::LossyTransport>(std::move(inner), stress::Mishaps{.loss = loss}, 1);

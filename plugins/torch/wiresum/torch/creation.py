@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from wiresum.agent import fallback, own_switch
-from wiresum.agent.config import AUTO, LOCAL, OFF, AgentConfig
+from wiresum.agent.config import AUTO, JOIN_TIMEOUT_S_MAX, LOCAL, OFF, AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.machine import host_id
 from wiresum.agent.polling import sleep_until
@@ -48,6 +48,8 @@ OLDEST = "2.11"
 """The oldest PyTorch with which the tests pass; as in pyproject.toml."""
 
 MEETING_POLL_S = 0.005
+REST_TIMEOUT = timedelta(minutes=5)
+"""How long those that go on wait for each other, unless their group's time-out is shorter."""
 
 _generations: Counter[str] = Counter()
 """How often this process has made a group of each name."""
@@ -116,9 +118,9 @@ def _make_backend(
     `may_refuse`: see `_join`. `is_rest`: some members of a group go on without the others, so that one that does not
     come is not waited for as at a start."""
     native = extension.load()  # may take a while, so before members wait for each other
-    config = options.config()
     # A group's timeout also limits how long its creation may take.
-    config = replace(config, join_timeout_s=min(config.join_timeout_s, timeout.total_seconds()))
+    patience = min(timeout, REST_TIMEOUT) if is_rest else timeout
+    config = replace(options.config(), join_timeout_s=min(patience.total_seconds(), JOIN_TIMEOUT_S_MAX))
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
     local = ""
@@ -126,7 +128,6 @@ def _make_backend(
         local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs none
         config = replace(config, switch=local, tls="")
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
-    patience = timedelta(seconds=config.join_timeout_s) if is_rest else timeout
     try:
         goes_on_at = home.endpoint if home is not None else config.fallback
         offered = _Offer(name, len(config.aggregators), goes_on_at, local, host_id().hex())

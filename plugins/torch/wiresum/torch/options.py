@@ -10,8 +10,8 @@ from wiresum.agent.config import AgentConfig
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of one group; None: from the environment. All but `fixed_scale` are fields of
-    `wiresum.agent.config.AgentConfig`, which `wiresum settings` explains."""
+    """The settings of one group; None: from the environment, or the default. `wiresum settings` explains those that
+    have a variable."""
 
     fixed_scale: float | None = None
     """Multiplies floats before they are rounded to integers, instead of block floating point's power of two.
@@ -27,19 +27,18 @@ class Options:
     bits: int | None = None
     address: str | None = None
     ports: str | None = None
+    share: bool | None = None
     threads: int | None = None
     lanes: int | None = None
-    slots: int | None = None
-    sparse: bool | None = None
-    share: bool | None = None
     transport: str | None = None
-    offload: bool | None = None
-    join_timeout_s: float | None = None
     tenant: str | None = None
     priority: int | None = None
     job_token: str | None = field(default=None, repr=False)
-    lost_after_s: float | None = None
     fallback: str | None = None
+    slots: int | None = None
+    """Chunks in flight, at each aggregator; None: the service decides."""
+    sparse: bool | None = None
+    """False: blocks of zeros are sent like others, which saves a round trip. The same at all workers."""
 
     def __post_init__(self) -> None:
         if self.fixed_scale is not None and not (math.isfinite(self.fixed_scale) and self.fixed_scale > 0):

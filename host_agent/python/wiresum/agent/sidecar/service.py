@@ -1,8 +1,9 @@
 """What a sidecar does for one session of its worker: it has the membership, of which the calls come over a socket.
 
     the worker says                          the sidecar answers
-    join version job rank world_size queue
-         settings environment                joining process timeout_ms
+    join version job rank world_size
+         admission timeout_ms settings
+         environment                         joining process
                                              bind id address count first last, for each aggregator:
                                              bound id port, or unbound id text
                                              aggregator ..., for each; joined ...; or failed error text
@@ -114,14 +115,14 @@ class Service:
             config = self._config_of(line)
             if problem := name_problem(line.text("job")):
                 raise ValueError(f"the job's name, {line.text('job')!r}, {problem}")
-            self._channel.send("joining", process=os.getpid(), timeout_ms=int(config.join_timeout_s * 1000))
+            self._channel.send("joining", process=os.getpid())
             self._who = f"rank {line.text('rank')} of job '{line.text('job')}'"
             self._membership = JobMembership(
                 config,
                 job_name=line.text("job"),
                 rank=line.number("rank"),
                 world_size=line.number("world_size"),
-                admission=Admission.QUEUE if line.number("queue", 1) == 1 else Admission.AT_ONCE,
+                admission=Admission.Value(line.text("admission")),
                 interruption=self._interruption,
             )
             granted = self._membership.join(self._bind)
@@ -147,7 +148,9 @@ class Service:
             )
         settings = _variables_in(line.text("settings"))
         refuse_unknown(settings)
-        return AgentConfig.from_environment(_variables_in(line.text("environment")) | settings)
+        return AgentConfig.from_environment(
+            _variables_in(line.text("environment")) | settings, join_timeout_s=line.number("timeout_ms") / 1000
+        )
 
     def _bind(self, address: str, count: int, within: tuple[int, int]) -> int:
         answer = self._ask("bind", address=address, count=count, first=within[0], last=within[1])
