@@ -54,7 +54,7 @@ def test_what_is_scarcest_at_a_switch_and_what_tenants_may_have_is_shown(service
         room={"slots": 4096, "jobs": 255, "admit": 4096},
         room_taken={"slots": 128, "jobs": 8, "admit": 4000},
     )
-    limits = {"jobs_max": 8, "slots_max": 2048, "waiting_jobs_max": 16, "priority_max": 0}
+    limits = {"jobs_max": 8, "slots_max": 2048, "waiting_jobs_max": 16}
     vision = join.TenantReport(name="vision", jobs=7, slots=112, waiting_jobs=2, **limits)
     taken = {"slots": 112, "jobs": 7, "admit": 1900}
     at_rack = join.TenantAtSwitch(switch_name="rack1", room={"slots": 2048, "admit": 2048}, room_taken=taken)
@@ -65,8 +65,8 @@ def test_what_is_scarcest_at_a_switch_and_what_tenants_may_have_is_shown(service
     assert result.output.splitlines()[1:] == [
         "rack1, bmv2, ready: 3968 of 4096 slots are free, but only 96 of 4096 entries of table admit",
         "tenant vision: 7 of 8 jobs, 112 of 2048 slots, 50% of each switch (148 of 2048 entries of table admit free "
-        "at rack1); 2 of 16 jobs form or wait; priority 0 at most",
-        "without a tenant: 1 of any number of jobs, 0 of any number of slots; 0 of 256 jobs form or wait; any priority",
+        "at rack1); 2 of 16 jobs form or wait",
+        "without a tenant: 1 of any number of jobs, 0 of any number of slots; 0 of 256 jobs form or wait",
     ]
 
 

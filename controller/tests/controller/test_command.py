@@ -170,7 +170,7 @@ def test_check_accepts_a_valid_configuration(config_path: Path) -> None:
         f"{config_path} is in order: leaf (software); 0 hosts; 0 running jobs on disk\n"
         f"this installation has {ours()}, join protocol {join.PROTOCOL_VERSION}, state schema {STATE_SCHEMA}\n"
         "each other tenant: any number of jobs, any number of slots, all of each switch; "
-        "256 jobs that form or wait; priority 0 at most\n"
+        "256 jobs that form or wait\n"
         f"leaf has {ours()}\n",
     )
 

@@ -31,7 +31,6 @@ def test_the_example_is_a_valid_configuration(tmp_path: Path) -> None:
         slots=1024,
         jobs=8,
         switch_percent=75,
-        priority_max=10,
         waiting_jobs=16,
     )
     assert found.quotas == (of_vision, replace(config.UNSTATED, switch_percent=50)), "nobody has all of any switch"
@@ -83,7 +82,6 @@ def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     assert (found.listen, found.metrics, found.state) == (("0.0.0.0", 43487), None, None)
     assert found.security == config.SecurityConfig()
     assert (found.limits, found.quotas) == (Limits(), (config.UNSTATED,))
-    assert found.quotas[0].priority_max == 0, "nobody's jobs come before those of others"
     assert found.quotas[0].switch_percent == 100, "without quotas a job may have all of a switch"
     assert (found.switches[0].device, found.switches[0].port, found.switches[0].tls) == (0, 43488, None)
 
@@ -132,8 +130,8 @@ def test_macs_are_normalised(tmp_path: Path) -> None:
             "tenant vision: waiting_jobs must be .* from 0 to 1024",
         ),
         (
-            "priority_max = 10",
-            'priority_max = 10\n[[tenant]]\nname = "vision"',
+            "waiting_jobs = 16",
+            'waiting_jobs = 16\n[[tenant]]\nname = "vision"',
             "tenant vision: there is a .* vision already",
         ),
         ('p4runtime = "127.0.0.1:9559"', "", "switch leaf1: p4runtime is missing"),

@@ -122,8 +122,7 @@ def _tenant(tenant: join.TenantReport) -> str:
         free = [f"{scarcest(each.room, each.room_taken)[1]} free at {each.switch_name}" for each in tenant.switches]
         has += f", {tenant.switch_percent}% of each switch" + f" ({', '.join(free)})" * bool(free)
     waiting = f"{tenant.waiting_jobs} of {tenant.waiting_jobs_max} jobs form or wait"
-    priority = f"priority {tenant.priority_max} at most" if tenant.HasField("priority_max") else "any priority"
-    return f"{f'tenant {tenant.name}' if tenant.name else 'without a tenant'}: {has}; {waiting}; {priority}"
+    return f"{f'tenant {tenant.name}' if tenant.name else 'without a tenant'}: {has}; {waiting}"
 
 
 def _ended_listing(found: join.EndedJobs) -> str:

@@ -22,7 +22,6 @@ from wiresum.join.constants import (
     CONTROL_PORT,
     LANES_MAX,
     LEASE_SLOTS_MAX,
-    PRIORITY_MAX,
     SWITCH_PORT,
     SWITCH_SLOTS_MAX,
     THREADS_MAX,
@@ -56,7 +55,6 @@ slots = 1024                   # (any number unless given)
 jobs = 8                       # (any number unless given)
 switch_percent = 75            # of the slots, job numbers and table entries of each switch (50 unless given)
 waiting_jobs = 16              # jobs that form or wait, and so hold their names (256 unless given)
-priority_max = 10              # the highest WIRESUM_PRIORITY (0 unless given)
 
 [[switch]]
 name = "leaf1"
@@ -114,9 +112,8 @@ _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
 
 T = TypeVar("T")
-UNSTATED = Quota("", priority_max=0)
-"""What a tenant may have of which the file says nothing: any number of slots and jobs while they are free, but no job
-before those of others."""
+UNSTATED = Quota("")
+"""What a tenant may have of which the file says nothing: any number of slots and jobs while they are free."""
 
 SWITCH_PERCENT = 50
 """Of each switch, where the file has a table [[tenant]]: so one tenant leaves room for another at every switch."""
@@ -269,7 +266,6 @@ class _File:
                 slots=table.take_if_there("slots", _whole(0, 1 << 20)),
                 jobs=table.take_if_there("jobs", _whole(0, 1 << 16)),
                 switch_percent=table.take("switch_percent", _whole(1, 100), SWITCH_PERCENT),
-                priority_max=table.take("priority_max", _whole(-PRIORITY_MAX, PRIORITY_MAX), UNSTATED.priority_max),
                 waiting_jobs=table.take("waiting_jobs", _whole(0, 1024), UNSTATED.waiting_jobs),
             )
             table.end()

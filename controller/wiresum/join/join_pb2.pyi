@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "priority", "job_token", "admission", "agreed", "can_move", "resumed", "host_id")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "job_token", "admission", "agreed", "can_move", "resumed", "host_id")
     class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         QUEUE: _ClassVar[JoinRequest.Admission]
@@ -49,7 +49,6 @@ class JoinRequest(_message.Message):
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADMISSION_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
@@ -70,14 +69,13 @@ class JoinRequest(_message.Message):
     timeout_ms: int
     attempt: str
     tenant: str
-    priority: int
     job_token: str
     admission: JoinRequest.Admission
     agreed: _containers.ScalarMap[str, str]
     can_move: bool
     resumed: Resumed
     host_id: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ...) -> None: ...
 
 class Resumed(_message.Message):
     __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended", "job_id")

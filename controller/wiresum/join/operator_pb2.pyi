@@ -181,7 +181,7 @@ class SwitchReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ..., uncounted: _Optional[bool] = ..., software_version: _Optional[str] = ..., program_version: _Optional[str] = ...) -> None: ...
 
 class TenantReport(_message.Message):
-    __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "waiting_jobs", "waiting_jobs_max", "priority_max", "switch_percent", "switches")
+    __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "waiting_jobs", "waiting_jobs_max", "switch_percent", "switches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -189,7 +189,6 @@ class TenantReport(_message.Message):
     SLOTS_MAX_FIELD_NUMBER: _ClassVar[int]
     WAITING_JOBS_FIELD_NUMBER: _ClassVar[int]
     WAITING_JOBS_MAX_FIELD_NUMBER: _ClassVar[int]
-    PRIORITY_MAX_FIELD_NUMBER: _ClassVar[int]
     SWITCH_PERCENT_FIELD_NUMBER: _ClassVar[int]
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -199,10 +198,9 @@ class TenantReport(_message.Message):
     slots_max: int
     waiting_jobs: int
     waiting_jobs_max: int
-    priority_max: int
     switch_percent: int
     switches: _containers.RepeatedCompositeFieldContainer[TenantAtSwitch]
-    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., priority_max: _Optional[int] = ..., switch_percent: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[TenantAtSwitch, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., slots: _Optional[int] = ..., slots_max: _Optional[int] = ..., waiting_jobs: _Optional[int] = ..., waiting_jobs_max: _Optional[int] = ..., switch_percent: _Optional[int] = ..., switches: _Optional[_Iterable[_Union[TenantAtSwitch, _Mapping]]] = ...) -> None: ...
 
 class TenantAtSwitch(_message.Message):
     __slots__ = ("switch_name", "room", "room_taken")

@@ -26,7 +26,6 @@ VARIABLES = {
     "WIRESUM_TLS": ("/etc/wiresum/tls", "tls", "/etc/wiresum/tls"),
     "WIRESUM_INSECURE": ("1", "insecure", True),
     "WIRESUM_TENANT": ("vision", "tenant", "vision"),
-    "WIRESUM_PRIORITY": ("-3", "priority", -3),
     "WIRESUM_JOB_TOKEN": ("an operator's word", "job_token", "an operator's word"),
     "WIRESUM_FALLBACK": ("off", "fallback", "off"),
 }
@@ -172,8 +171,6 @@ def test_an_override_that_does_not_exist_is_a_type_error() -> None:
         ("WIRESUM_TRANSPORT", "udp:eth1"),
         ("WIRESUM_INSECURE", "perhaps"),
         ("WIRESUM_TENANT", "x" * 65),
-        ("WIRESUM_PRIORITY", "1000001"),
-        ("WIRESUM_PRIORITY", "high"),
         ("WIRESUM_SWITCH", "local+a"),
         ("WIRESUM_FALLBACK", "host:"),
         ("WIRESUM_FALLBACK", "a:4000,b:4000"),

@@ -56,15 +56,11 @@ CAUSES = {
     ),
     "a quota of slots": Cause(("does not allow any job", "under [[tenant]]"), tenants=("slotless",)),
     "a quota of waiting jobs": Cause(("form or wait for slots", "waiting_jobs"), tenants=("hasty",)),
-    "a priority": Cause(
-        ("priority 9 is more than", "WIRESUM_PRIORITY"), tenants=("low",), variables={"WIRESUM_PRIORITY": "9"}
-    ),
 }  # fmt: skip
 QUOTAS = (
     Quota("none", jobs=0),
     Quota("slotless", slots=0),
     Quota("hasty", waiting_jobs=0),
-    Quota("low", priority_max=0),
 )
 
 

@@ -76,18 +76,17 @@ def test_a_queued_job_is_given_up_when_a_worker_does_not_come_back() -> None:
     assert harness.slots_free == 16
 
 
-def test_workers_of_one_job_must_agree_on_tenant_and_priority() -> None:
+def test_workers_of_one_job_must_agree_on_its_tenant() -> None:
     harness = JobsHarness()
-    harness.ask(rank=0, world_size=2, tenant="vision", priority=3)
+    harness.ask(rank=0, world_size=2, tenant="vision")
     for fields, complaint in (
-        ({"tenant": "sound", "priority": 3}, "another tenant's than 'sound'"),
-        ({"tenant": "vision", "priority": 4}, "has priority 3, says rank 0"),
+        ({"tenant": "sound"}, "another tenant's than 'sound'"),
         ({}, "another tenant's than ''"),
     ):
         code, text = harness.refusal_of(lambda fields=fields: harness.ask(rank=1, world_size=2, **fields))
         assert code == "FAILED_PRECONDITION"
         assert complaint in text
-    assert harness.ask(rank=1, world_size=2, tenant="vision", priority=3).job.state is State.RUNNING
+    assert harness.ask(rank=1, world_size=2, tenant="vision").job.state is State.RUNNING
 
 
 @pytest.mark.parametrize("state", ["forming", "running", "ending"])

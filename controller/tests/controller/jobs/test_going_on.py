@@ -150,7 +150,8 @@ def test_a_job_that_goes_on_comes_before_no_other() -> None:
     """Any tenant's workers could say that theirs does."""
     made = JobsHarness(SwitchSizes(slots=32, lanes_max=360, jobs_max=8))
     (holder,) = made.running(1, job_name="holder", slots=32)
-    begins = made.ask(job_name="begins", slots=16, priority=5)
+    token = made.create(job_name="begins", priority=5, slots=16)
+    begins = made.ask(job_name="begins", slots=16, job_token=token)
     goes_on = go_on(made, [resumed(slots=32, positions=bytes(128))] * 2)
     later = made.ask(job_name="later", slots=16)
     assert {each.job.state for each in (begins, later, *goes_on)} == {State.QUEUED}

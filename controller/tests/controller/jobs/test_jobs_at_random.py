@@ -243,7 +243,6 @@ class World:
             self.harness.halt_by_itself(self.chance.choice(workers))
 
     def request(self, rank: int, name: str) -> join.JoinRequest:
-        tenant, priority = ("poor", 1) if name == "d" else ("", 0)
         port = 5000 + 16 * rank + self.chance.choice((0, 0, 8))
         return join_request(
             job_name=name,
@@ -252,8 +251,7 @@ class World:
             slots=self.chance.choice((0, 8, 64)),
             endpoint=join.Endpoint(address=self.chance.choice(list(RACKS.values())), port=port),
             attempt=self.chance.choice("xxy"),
-            tenant=tenant,
-            priority=priority,
+            tenant="poor" if name == "d" else "",
             can_move=name in MOVES,
             timeout_ms=0,
         )

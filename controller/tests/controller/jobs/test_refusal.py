@@ -37,8 +37,6 @@ def endpoint(address: str = "10.0.0.1", port: int = 5000) -> join.Endpoint:
         ({"tenant": "t" * 65}, "tenant"),
         ({"tenant": "a\tb"}, "tenant"),
         ({"job_token": "j" * 257}, "job_token"),
-        ({"priority": 1_000_001}, "priority"),
-        ({"priority": -1_000_001}, "priority"),
         ({"world_size": 0}, "world_size"),
         ({"world_size": 4097}, "world_size"),
         ({"world_size": 4, "rank": 4}, "rank"),
@@ -77,7 +75,7 @@ def test_an_invalid_request_is_refused_with_the_name_of_its_field(fields: dict[s
         {"threads_max": 16, "lanes_max": 16370, "slots": 32768},
         {"endpoint": endpoint(port=65532), "threads_max": 4},
         {"host_name": "", "software_version": ""},
-        {"attempt": "a" * 64, "tenant": "t" * 64, "job_token": "j" * 256, "priority": -1_000_000},
+        {"attempt": "a" * 64, "tenant": "t" * 64, "job_token": "j" * 256},
     ],
 )
 def test_extreme_but_valid_values_are_accepted(fields: dict[str, object]) -> None:

@@ -66,7 +66,7 @@ def test_a_created_job_that_nobody_joins_expires() -> None:
     ],
 )
 def test_an_invalid_creation_is_refused(fields: dict[str, object], code: str, advice: str) -> None:
-    harness = JobsHarness(quotas=[Quota("vision", slots=128, priority_max=4)])
+    harness = JobsHarness(quotas=[Quota("vision", slots=128)])
     harness.running(job_name="runs")
     harness.create(job_name="created")
     refused, text = harness.refusal_of(lambda: harness.create(**fields))

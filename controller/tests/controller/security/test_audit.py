@@ -51,7 +51,6 @@ def test_a_line_has_the_caller_the_request_and_the_result(path: Path) -> None:
         "job_name": "a-job",
         "rank": 1,
         "world_size": 0,
-        "priority": 0,
         "endpoint": ":0",
         "outcome": "PERMISSION_DENIED",
         "text": "not yours",
@@ -119,7 +118,6 @@ LONGEST = join.JoinRequest(
     rank=2**32 - 1,
     world_size=2**32 - 1,
     tenant="\N{GRINNING FACE}" * 4_000,
-    priority=-(2**31),
     endpoint=join.Endpoint(address="é" * 9_000, port=2**32 - 1),
 )
 """Whatever a caller may say."""

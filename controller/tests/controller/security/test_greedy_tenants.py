@@ -103,9 +103,6 @@ def start(controller_tls: Path, operator_tls: Path, issue: Callable[..., Path], 
 def test_jobs_that_ask_for_everything_get_half_of_each_switch(start: Start) -> None:
     cluster = start("[[tenant]]\n")
     greedy = cluster.of("greedy")
-    code, text = greedy.refusal(job_name="first", slots=32768, priority=1_000_000)
-    assert code == "RESOURCE_EXHAUSTED"
-    assert "priority 1000000 is more than tenant 'greedy' may have, 0" in text
     cluster.drain("right")
     assert greedy.join(job_name="first", slots=32768).slots == 2048
     (second,), why = cluster.wait_for("greedy", "second", 1, slots=32768)

@@ -25,7 +25,7 @@ from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
 LIMITS = Limits(positions_tenant_bytes_max=1)
-QUOTA = Quota("vision", priority_max=0, waiting_jobs=1)
+QUOTA = Quota("vision", waiting_jobs=1)
 
 
 def documented() -> list[set[str]]:
@@ -57,7 +57,7 @@ class Attacker:
         self.refused += self._security.refusals - before
 
     def join(self, said: str, **fields: Any) -> None:
-        self.call(join_request(world_size=2, **fields).SerializeToString(), said=said)
+        self.call(join_request(**{"world_size": 2} | fields).SerializeToString(), said=said)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_first_rule_that_a_call_breaks_refuses_it(
         wait_until(lambda: {each.name for each in operator.jobs()} >= set(names), "both form")
         resumed = join.Resumed(slots=32, threads=1, lanes=64, positions=bytes(4 * 32))
         wrong = {
-            "endpoint": join.Endpoint(address="192.0.2.7", port=5000), "job_token": "guess", "priority": 1,
+            "endpoint": join.Endpoint(address="192.0.2.7", port=5000), "job_token": "guess",
             "resumed": resumed, "slots": 32, "can_move": True,
         }  # fmt: skip
         attacker.join("must be letters", job_name="-theirs", tenant="speech", **wrong)
@@ -134,8 +134,7 @@ def test_the_first_rule_that_a_call_breaks_refuses_it(
             attacker.join("another tenant's", job_name=name, **wrong)
         attacker.join("WIRESUM_JOB_TOKEN", job_name="vision-own", **wrong)
         del wrong["job_token"]
-        attacker.join("priority 1 is more", job_name="vision-new", **wrong)
-        del wrong["priority"]
+        attacker.join("more than", job_name="vision-new", world_size=4096, **wrong)
         attacker.join("1 jobs of tenant 'vision' form or wait", job_name="vision-new", **wrong)
         counted = security.refusals.total()
         operator.operator.EndJob(join.EndJobRequest(job_name="vision-forms"), timeout=PATIENCE_S)

@@ -345,11 +345,11 @@ def test_names_of_switches_must_differ() -> None:
 
 
 def test_the_report_has_all_fields(client: Client, attend: Callable[..., Attendance]) -> None:
-    attend(client.join(tenant="vision", priority=3))
+    attend(client.join(tenant="vision"))
     client.refusal(world_size=0)
     report = client.report()
     (job,), (switch,) = report.jobs, report.switches
-    assert (job.switch_name, job.tenant, job.priority) == ("recording switch", "vision", 3)
+    assert (job.switch_name, job.tenant, job.priority) == ("recording switch", "vision", 0)
     assert (job.state, job.world_size, job.joined, job.results) == ("running", 1, 1, 1)
     assert (job.slots, job.lanes, job.threads) == (256, 360, 4)
     (worker,) = job.workers

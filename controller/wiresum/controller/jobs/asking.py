@@ -20,7 +20,7 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
     """The job of its first worker, on the terms of its reservation if it has one."""
     said = reservation or request
     terms = Terms(
-        priority=said.priority,
+        priority=reservation.priority if reservation else 0,
         reserved=reservation is not None,
         slots_reserved=reservation.slots if reservation else 0,
         job_token=said.job_token,
@@ -34,7 +34,6 @@ def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | 
         return job
     check_tenant(job, request, asker)
     check_token(job, request)
-    _check_priority(job, request, "its operator")
     if request.world_size != job.members.world_size:
         raise Refusal(
             "FAILED_PRECONDITION",
@@ -100,7 +99,6 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"{request.world_size}: start all with the same world size, or choose another name (WIRESUM_JOB)",
         )
     _check_goes_on_alike(job, request, first)
-    _check_priority(job, request, str(first))
     holder = job.members.workers.get(request.rank)
     if holder is not None and holder.away_since is None:
         raise Refusal(
@@ -207,16 +205,6 @@ def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
         f"{job} is another tenant's than {request.tenant!r}, as this worker says: start all its workers with the same "
         f"WIRESUM_TENANT, or choose another name (WIRESUM_JOB)",
     )
-
-
-def _check_priority(job: Job, request: join.JoinRequest, sayer: str) -> None:
-    priority = job.terms.priority if job.terms.reserved else request.priority
-    if priority != job.terms.priority:
-        raise Refusal(
-            "FAILED_PRECONDITION",
-            f"{job} has priority {job.terms.priority}, says {sayer}, but this worker says {priority}: start all with "
-            f"the same WIRESUM_PRIORITY",
-        )
 
 
 def _check_ports_apart(job: Job, request: join.JoinRequest) -> None:

@@ -97,7 +97,6 @@ class Quota:
     jobs: int | None = None
     switch_percent: int = 100
     """Of each switch's slots, job numbers, groups and table entries, which a job takes at each of its switches."""
-    priority_max: int | None = None
     waiting_jobs: int = 256
     """Jobs that form or wait in the queue, and so hold their names."""
 
@@ -114,9 +113,8 @@ class Quota:
     def in_full(self) -> str:
         has = f"{counted(self.jobs, 'job')}, {counted(self.slots, 'slot')}"
         waiting = f"{counted(self.waiting_jobs, 'job')} that form or wait"
-        priority = "any priority" if self.priority_max is None else f"priority {self.priority_max} at most"
         each = f", {self.of_each_switch() or 'all of each switch'}"
-        return f"{has}{each}; {waiting}; {priority}"
+        return f"{has}{each}; {waiting}"
 
 
 def counted(count: int | None, what: str) -> str:

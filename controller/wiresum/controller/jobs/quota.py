@@ -57,17 +57,6 @@ class Quotas:
                 f"configuration says so, under [[tenant]]",
             )
 
-    def check_priority(self, tenant: str, priority: int) -> None:
-        """Raises a `Refusal` if workers may not ask for it. Operators may set any."""
-        most = self.of(tenant).priority_max
-        if most is not None and priority > most:
-            raise Refusal(
-                "RESOURCE_EXHAUSTED",
-                f"priority {priority} is more than {whose_quota(tenant)} may have, {most}: ask for less "
-                f"(WIRESUM_PRIORITY), have an operator create the job (`wiresum jobs create`), or raise priority_max "
-                f"in the controller's configuration, under [[tenant]]",
-            )
-
     def check_waiting(self, job: Job, waiting: Iterable[Job]) -> None:
         """Raises a `Refusal` if too many jobs of its tenant are among those that form or wait."""
         most = self.of(job.tenant).waiting_jobs

@@ -63,7 +63,7 @@ def check_join(request: join.JoinRequest) -> None:
     for name, value in request.agreed.items():
         _check_texts(agreed=(name, AGREED_BYTES_MAX))
         _check_texts(agreed=(value, AGREED_BYTES_MAX))
-    _check_job(request.world_size, request.priority, request.slots)
+    _check_job(request.world_size, request.slots)
     _check_range("rank", request.rank, 0, request.world_size - 1)
     _check_range("threads_max", request.threads_max, 1, THREADS_MAX)
     _check_range("lanes_max", request.lanes_max, 1, LANES_MAX)
@@ -98,7 +98,8 @@ def _check_resumed(request: join.JoinRequest) -> None:
 def check_create(request: join.CreateJobRequest) -> None:
     """Raises a `Refusal` that names the field."""
     _check_names(request.job_name, request.tenant)
-    _check_job(request.world_size, request.priority, request.slots)
+    _check_job(request.world_size, request.slots)
+    _check_range("priority", request.priority, -PRIORITY_MAX, PRIORITY_MAX)
 
 
 def _check_texts(**texts: tuple[str, int]) -> None:
@@ -117,9 +118,8 @@ def _check_names(job_name: str, tenant: str) -> None:
         raise _invalid("tenant", f"{problem} (WIRESUM_TENANT)")
 
 
-def _check_job(world_size: int, priority: int, slots: int) -> None:
+def _check_job(world_size: int, slots: int) -> None:
     _check_range("world_size", world_size, 1, JOB_WORKERS_MAX, " workers")
-    _check_range("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
     _check_range("slots", slots, 0, LEASE_SLOTS_MAX, "; 0 asks for the usual")
 
 

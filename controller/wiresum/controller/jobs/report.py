@@ -76,7 +76,6 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
         slots_max=quota.slots,
         waiting_jobs=sum(job.waits for job in its_jobs),
         waiting_jobs_max=quota.waiting_jobs,
-        priority_max=quota.priority_max,
         switch_percent=quota.switch_percent,
         switches=[
             join.TenantAtSwitch(

@@ -4,8 +4,8 @@ Jobs that move (moving.py) come first, then the larger priority, then the job th
 no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
 earlier one might have used overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are
 kept for it until it has its slots. So a large job waits for a bounded number of smaller ones. A job of a larger
-priority does not overtake. A job that goes on here after it has lost a lease elsewhere has its priority and no more:
-whoever may join could say so.
+priority does not overtake. A job that goes on here after it has lost a lease elsewhere comes before no other: whoever
+may join could say so.
 
 Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
 be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time; for
@@ -67,8 +67,6 @@ class WaitingRoom:
         """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those.
         `sharing`: workers of one host may share a stream."""
         self._quotas.check_possible(job.tenant)
-        if not job.terms.reserved:
-            self._quotas.check_priority(job.tenant, job.terms.priority)
         self._cluster.check_size(job.members.world_size, sharing=sharing)
         self._quotas.check_waiting(job, waiting)
         address = counted_as(job.terms.asker.address)

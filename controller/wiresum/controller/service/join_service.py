@@ -150,7 +150,6 @@ def _short(request: join.JoinRequest) -> join.JoinRequest:
         rank=request.rank,
         world_size=request.world_size,
         tenant=request.tenant,
-        priority=request.priority,
         endpoint=request.endpoint,
     )
 

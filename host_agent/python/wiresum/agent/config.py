@@ -23,7 +23,6 @@ from wiresum.join.constants import (
     JOB_TOKEN_BYTES_MAX,
     LANES_MAX,
     LEASE_SLOTS_MAX,
-    PRIORITY_MAX,
     TENANT_BYTES_MAX,
     THREADS_MAX,
 )
@@ -292,12 +291,6 @@ class AgentConfig:
         "its own",
         default_shown="none",
         problem=_name(TENANT_BYTES_MAX),
-    )
-    priority: int = _setting(
-        0,
-        "when slots are short, the larger gets them first; a controller takes none above 0 unless its configuration "
-        "allows it",
-        problem=_within(-PRIORITY_MAX, PRIORITY_MAX),
     )
     job_token: str = _setting(
         "",

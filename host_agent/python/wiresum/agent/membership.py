@@ -165,7 +165,6 @@ class Membership:
             software_version=software_version(),
             attempt=secrets.token_hex(ATTEMPT_BYTES),
             tenant=config.tenant,
-            priority=config.priority,
             job_token=config.job_token,
             agreed=agreed,
             admission=admission,

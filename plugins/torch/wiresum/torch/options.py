@@ -32,7 +32,6 @@ class Options:
     lanes: int | None = None
     transport: str | None = None
     tenant: str | None = None
-    priority: int | None = None
     job_token: str | None = field(default=None, repr=False)
     fallback: str | None = None
     slots: int | None = None
