@@ -83,7 +83,8 @@ def test_each_variable_that_native_code_reads_is_known() -> None:
     read = set()
     for folder in ("host_agent/src", "soft_switch/src", "plugins"):
         for path in [*(ROOT / folder).rglob("*.c"), *(ROOT / folder).rglob("*.cpp")]:
-            read.update(re.findall(r'getenv\("(WIRESUM_\w+)"\)', path.read_text()))
+            if "tests" not in path.parts:
+                read.update(re.findall(r'getenv\("(WIRESUM_\w+)"\)', path.read_text()))
     assert "WIRESUM_SIMD" in read
     assert read <= known
 
