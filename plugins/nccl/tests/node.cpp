@@ -34,6 +34,7 @@ namespace {
 
 constexpr std::size_t kSteps = 8;  // NCCL_STEPS
 constexpr std::size_t kStepBytesMax = std::size_t{2} << 20;
+constexpr std::uint8_t kUntouched = 0x5A;
 constexpr std::size_t kRegionBytes = kSteps * kStepBytesMax;
 using Memory = std::vector<std::uint8_t>;
 using Region = std::unique_ptr<std::uint8_t[]>;
@@ -253,7 +254,7 @@ Window window_of(const Step& step) {
 ncclResult_t post(Group& group, Step& step) {
   std::uint8_t* const source = group.sources.get() + step.slot * kStepBytesMax;
   std::uint8_t* const destination = group.destinations.get() + step.slot * kStepBytesMax;
-  std::memset(destination, 0x5A, step.bytes);
+  std::memset(destination, kUntouched, step.bytes);
   step.result = destination;
   if (step.kind == Kind::kAllReduce) {
     fill(step.type, step.seed, rank_here, 0, source, step.bytes);
@@ -298,6 +299,10 @@ ncclResult_t run(Group& group, std::vector<Step> steps) {
     if (const ncclResult_t result = await(step.request, &bytes); result != ncclSuccess) return result;
     if (std::memcmp(step.result, step.expected.data(), step.expected.size()) != 0) {
       die("a wrong result in step " + std::to_string(done));
+    }
+    if (std::any_of(step.result + step.expected.size(), step.result + step.bytes,
+                    [](std::uint8_t byte) { return byte != kUntouched; })) {
+      die("more than the result of step " + std::to_string(done) + " was written");
     }
     if (step.kind == Kind::kAllReduce && static_cast<std::size_t>(bytes) != step.bytes) die("a wrong size");
   }
