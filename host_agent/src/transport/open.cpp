@@ -38,8 +38,8 @@ DeviceConfig device_config(const Spec& spec, const PathConfig& place, const std:
 
 Spec spec_of(const std::string& text) {
   if (text == "udp") return {};
-  if (text == "udp:plain") return {.offload = false};
-  if (text == "xdp") return {.kind = TransportKind::kXdp};
+  if (text == "udp:plain") return {.device = {}, .offload = false};
+  if (text == "xdp") return {.kind = TransportKind::kXdp, .device = {}};
   if (text.starts_with("xdp:")) return {.kind = TransportKind::kXdp, .device = text.substr(4)};
   if (text.starts_with("dpdk:") && text.size() > 5) return {.kind = TransportKind::kDpdk, .device = text.substr(5)};
   throw std::invalid_argument("no such transport: '" + text +
