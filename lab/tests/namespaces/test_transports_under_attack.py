@@ -37,7 +37,7 @@ def test_a_job_sums_exactly_while_a_host_forges_floods_and_sends_malformed_frame
         *hosts, hostile = star.workers
         switch = start_switch(star, transport, tmp_path / "switch.log", "--metrics", METRICS)
         stop = tmp_path / "stop"
-        arguments = [str(WORKER), "attacked", "{rank}", str(WORKERS), "1", str(stop), "60"]
+        arguments = [str(WORKER), "attacked", "{rank}", str(WORKERS), "1", str(stop), "60", "256"]
         programs = [
             start_worker(
                 star, host, transport, [each.format(rank=rank) for each in arguments], tmp_path / f"{rank}.log"
