@@ -376,6 +376,8 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _unknown(optimizer: _DistributedOptimizer) -> dict[str, torch.Tensor]:
     """Parameters that are trained, and were not before: added to the optimizer, or frozen."""
     reduction = optimizer._reduction
+    if all(reduction.knows(parameter) for parameter in _trained(optimizer)):
+        return {}  # as in nearly every step, without a text for each parameter
     return {
         reduction.names.get(parameter, name): parameter
         for name, parameter in _unnamed(optimizer)
