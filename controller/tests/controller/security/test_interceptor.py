@@ -380,6 +380,7 @@ def test_a_refused_connection_is_counted_and_the_client_asks_again(
         assert 1.0 <= (ask_again_after_s(caught.value) or 0.0) <= 5.0
         assert "certificate 'test worker' has 2 connections, and no more while 1 of 3 are free" in details(caught.value)
         server.expect_refusals({"connections": 1})
+    wait_until(lambda: len(server.security.front._idle) > 0, "a connection can give way")
     client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
 
 
