@@ -38,7 +38,7 @@ FIRST_PORT_TOFINO = 8
 
 
 def as_tofino_sends(case: Case) -> Case:
-    """The Tofino program drops frames that end within a header, which v1model passes: docs/tofino_tests.md. And what
+    """The Tofino program drops frames that end within a header, which v1model passes: docs/tofino_design.md. And what
     it sends has no UDP checksum."""
     if case.truncated:
         return replace(case, expected=None)

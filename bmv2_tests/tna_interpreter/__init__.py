@@ -1,7 +1,7 @@
 """Runs the Tofino program without a Tofino: an interpreter of its P4 source.
 
 It reads p4src/tna as the compiler does, and passes packets through parser, ingress, recirculation, replication and
-egress. docs/tofino_tests.md says what that proves and what it does not. Bottom up:
+egress. docs/tofino_design.md says what that proves and what it does not. Bottom up:
 
     grammar.lark     the part of P4_16 that the program uses
     values.py        types and values, including undefined ones

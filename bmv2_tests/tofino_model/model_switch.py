@@ -29,7 +29,7 @@ def missing(generation: int) -> str:
     """Why the model cannot run here, or an empty text."""
     if shutil.which(BINARIES[generation]) is None:
         return (
-            f"{BINARIES[generation]} is not on PATH: the test harness of the vendor's model, see docs/tofino_tests.md"
+            f"{BINARIES[generation]} is not on PATH: the test harness of the vendor's model, see docs/tofino_design.md"
         )
     return assembled.missing()
 
