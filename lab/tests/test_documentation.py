@@ -12,7 +12,7 @@ from wiresum_lab.documentation import PAGES_ABOVE, REPOSITORY, adapted, source_o
 @pytest.mark.parametrize(
     ("source", "link", "on_site"),
     [
-        ("docs/torch.md", "[a](mpi.md#how-fast)", "[a](mpi.md#how-fast)"),
+        ("docs/torch.md", "[a](mpi.md#how-floats-are-rounded)", "[a](mpi.md#how-floats-are-rounded)"),
         ("docs/torch.md", "[a](../CONTRIBUTING.md)", "[a](contributing.md)"),
         ("docs/torch.md", "[a](https://example.org/x.md)", "[a](https://example.org/x.md)"),
         (

@@ -68,7 +68,7 @@ LACKING = {
     r"^sudo apt-get ": "installs packages of the system",
     r"^git clone ": "needs the network",
     r"^make demo$|^make test$": "run by themselves",
-    r"^/usr/bin/python3 -m venv /opt/wiresum |^ln -s /opt/wiresum/": "makes the installation that the hosts have",
+    r"python3 -m venv |^ln -s /opt/wiresum/": "makes the installation that the hosts have",
     r"^(MPI4PY|HOROVOD)_SOURCE=|^pip install mpi4py|^printf .*g\+\+20|HOROVOD_WITH|^horovodrun ": "other projects",
     r"/cluster-tofino\.toml": "needs a Tofino's compiler and switch",
     r"^journalctl ": "needs systemd",
@@ -262,7 +262,11 @@ dist.destroy_process_group()
     "README": Scene(
         "README.md",
         SWITCH_AND_WORKERS,
-        (Rule("^wiresum switch", until=READY), Rule("^export WIRESUM_SWITCH|torchrun", at=WORKERS)),
+        (
+            Rule("^wiresum switch", until=READY),
+            Rule("^wiresum top", until="jobs"),
+            Rule("^export WIRESUM_SWITCH|torchrun", at=WORKERS),
+        ),
         files={
             "train.py": f"""
 import torch

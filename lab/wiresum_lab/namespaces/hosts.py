@@ -55,6 +55,14 @@ case $host in
 esac
 """
 
+SCP = """#!/bin/sh
+# scp -r FOLDER ADDRESS:
+case $3 in
+%s
+*) echo "scp: no host $3" >&2; exit 255 ;;
+esac
+"""
+
 # In place of systemd, to show a unit and to run its program, as its user. The last word names it.
 SYSTEMCTL = r"""#!/bin/sh
 for unit; do :; done
@@ -131,7 +139,10 @@ class Hosts:
         (host.folder / "etc" / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
         entered = {other.address: shlex.join(other.command("sh", "-c")) for other in self._hosts.values()}
         cases = [f'root@{address}) exec {command} "$*" ;;' for address, command in entered.items()]
-        for name, text in {"ssh": SSH % "\n".join(cases), "systemctl": SYSTEMCTL}.items():
+        homes = {other.address: shlex.quote(str(other.home)) for other in self._hosts.values()}
+        copies = [f'{address}:) exec cp -r "$2" {home} ;;' for address, home in homes.items()]
+        programs = {"ssh": SSH % "\n".join(cases), "scp": SCP % "\n".join(copies), "systemctl": SYSTEMCTL}
+        for name, text in programs.items():
             program = host.folder / "usr/local/bin" / name
             program.write_text(text)
             program.chmod(0o755)
