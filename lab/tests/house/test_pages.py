@@ -25,7 +25,7 @@ LEFT_OUT = ("CHANGELOG.md", "LICENSE", "lab/tests/house/test_pages.py", "*_pb2*.
 
 FOREIGN_FILES = {
     "train.py", "v1model.p4", "test/main.py", "test/parallel/test_torch.py", "hw/rdc_setup.sh", "dpdk-devbind.py",
-    "src/p4_rt/device_mgr.cpp", "src/p4_rt/server/server.cpp", "p4studio/profiles/README.md",
+    "src/p4_rt/server/server.cpp", "p4studio/profiles/README.md",
     "mininet/__init__.py", "wiresum/__init__.py", *PAGES_ABOVE.values(),
 }  # fmt: skip
 """Files of other projects, of the reader and of the site, and two that must not exist."""
