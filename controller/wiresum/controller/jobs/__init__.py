@@ -1,1 +1,2 @@
-"""The life of jobs. Pure: no socket, no clock, no file. `jobs.py` is told what happened, and says what to do."""
+"""The life of jobs. Pure: no socket, no clock, no file. The owner tells `jobs.py` what happened, and gets what to
+do."""

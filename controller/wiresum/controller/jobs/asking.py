@@ -1,4 +1,4 @@
-"""May a worker join the job that it names? Pure. The checks raise a `Refusal`."""
+"""Checks whether a worker may join the job that it names. Pure. The checks raise a `Refusal`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wiresum.controller.jobs.records import Reservation
 from wiresum.controller.jobs.refusal import Refusal
 
 VALUES_SAID_MAX = 3
-"""Of a setting, in an error."""
+"""How many values of a setting that differs an error names."""
 
 
 def new_job(request: join.JoinRequest, asker: Asker, reservation: Reservation | None, now: float) -> Job:
-    """The job of its first worker, on the terms of its reservation if it has one."""
+    """Returns a job for its first worker, on the terms of its reservation if there is one."""
     said = reservation or request
     terms = Terms(
         priority=reservation.priority if reservation else 0,
@@ -68,7 +68,8 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
 
 
 def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
-    """The worker that has this rank already, if it is the one that asks."""
+    """The worker that has this rank already, if the request is its own, sent again; otherwise None. Raises a `Refusal`
+    if the job token is wrong."""
     check_token(job, request)
     holder = job.members.workers.get(request.rank)
     if holder is None or not holder.is_attempt(request.attempt) or holder.endpoint != _endpoint(request):
@@ -84,7 +85,7 @@ def check_not_ending(job: Job) -> None:
 
 
 def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
-    """Can this worker be the next one of a job that exists?"""
+    """Raises a `Refusal` if the worker cannot be the next one of an existing job."""
     if job.state is State.ADMITTING or job.has_begun:
         raise Refusal(
             "ALREADY_EXISTS",
@@ -110,7 +111,8 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
 
 
 def check_whole(job: Job) -> None:
-    """Do the workers go together? Asked when all are there, so that all hear the text."""
+    """Raises a `Refusal` if the workers' settings differ. Called when all workers are there, so that each of them gets
+    the text."""
     workers = [job.members.workers[rank] for rank in sorted(job.members.workers)]
     said = []
     for name in sorted({name for worker in workers for name in worker.agreed}):
@@ -129,8 +131,9 @@ def check_whole(job: Job) -> None:
 
 
 def settle_roles(job: Job) -> None:
-    """Sets what each worker repeats first, of a job that goes on. It is asked once, when the job has its slots: to
-    compare the positions takes long, and would be of no use to a job that gets none. Raises a `Refusal`."""
+    """For a job that continues after losing its lease, sets what each worker resends first. Called once, when the job
+    has its slots: comparing the positions takes long, and would be wasted on a job that gets none. Raises a
+    `Refusal`."""
     if job.terms.shape is None:
         return
     workers = [job.members.workers[rank] for rank in range(job.members.world_size)]
@@ -170,7 +173,7 @@ def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> 
 
 
 def is_same(job: Job, request: join.JoinRequest) -> bool:
-    """Does the worker go on with this very job? Or both begin one."""
+    """True if the worker continues this very job, or if both the worker and the job are new."""
     return hmac.compare_digest(job.terms.resumed_id, request.resumed.job_id)
 
 
@@ -186,9 +189,9 @@ def check_token(job: Job, request: join.JoinRequest) -> None:
 
 
 def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
-    """All workers of a job have its tenant. In a job that an operator created they may leave it out; if the operator
-    named none, whoever has the token may join, unless its certificate names a tenant. The text says nothing about the
-    job, which belongs to another tenant."""
+    """Raises a `Refusal` unless the worker has the job's tenant. In a job that an operator created a worker may leave
+    the tenant out; if the operator named none, whoever has the token may join, unless its certificate names a tenant.
+    The text says nothing about the job, which belongs to another tenant."""
     if request.tenant == job.tenant:
         return
     if job.terms.reserved and (not request.tenant or (asker.own_account and not job.tenant)):

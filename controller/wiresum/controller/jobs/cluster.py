@@ -1,4 +1,4 @@
-"""The switches of one service, the trees that they form, and which part of one a job gets. Pure."""
+"""The switches of one service, the trees that they form, and the choice of a part of a tree for a job. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from wiresum.controller.topology import above
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 HOST_RANKS_MAX = BELOW_ROOT_WORKERS_MAX
-"""Ranks that share one stream. They sum as a switch below another one does."""
+"""How many ranks may share one stream. They are summed as at a child switch, and so have its limit."""
 HOLDERS_NAMED_MAX = 3
-"""Of the jobs that have what others wait for."""
+"""How many jobs an error names that hold what a waiting job lacks."""
 BEING_MADE_READY = "it is just being made ready"
 
 
 @dataclass(eq=False)
 class Switch:
-    """One switch: its slots, job numbers and tables, and whether it can be used."""
+    """A switch: its slots, job numbers and tables, and whether it can be used."""
 
     name: str
     kind: str
@@ -34,54 +34,55 @@ class Switch:
     reaches: Callable[[str], bool] = lambda _address: True
     results_group: Callable[[int], Endpoint | None] = lambda _job: None
     parent: str = ""
-    """Name of the switch above; empty: none."""
+    """Name of the parent switch; empty: this switch is a root."""
     part_of: str = ""
-    """Name of the switch that it is a pipe of; empty: it is one by itself."""
+    """Name of the switch that this one is a pipe of; empty: this is a whole switch."""
     needs: Callable[[JobShape], Amounts] = lambda _shape: NOTHING
-    """How much of its tables a job takes."""
+    """How much of the switch's tables a job takes."""
     versions: Callable[[], Versions] = Versions
-    """What is known of its release."""
+    """The versions of the switch's software and program, as far as they are known."""
     draining: bool = False
     trouble: str = ""
-    """Why it cannot be reached now; empty if it can."""
+    """Why the switch cannot be reached now; empty if it can."""
     trouble_since: float = 0.0
     reconciled: bool = False
-    """It holds what it should; otherwise it takes no jobs."""
+    """True if the switch holds exactly the jobs that it should; otherwise it takes no jobs."""
     unready: DriverError | None = None
-    """Why it does not hold what it should although it can be reached; None: nothing has failed."""
+    """Why the switch could be reached but not reconciled; None: nothing has failed."""
     reconcile_again_at: float | None = None
     numbered: dict[int, Lease] = field(default_factory=dict)
-    """Leases by number. A number is free when all switches of the lease have forgotten it."""
+    """Leases by number. A number is free when all switches of the lease have forgotten the lease."""
 
     def __post_init__(self) -> None:
         self.pool = SlotPool(self.sizes.slots)
         self.room = Room(self.sizes.tables)
         self.tally = Tally()
-        """Of slots and job numbers."""
+        """Slots and job numbers taken, by tenant."""
         self.number_next = 1 % self.sizes.jobs_max
 
     def is_usable(self) -> bool:
-        """Does it take new jobs?"""
+        """True if the switch takes new jobs."""
         return self.reconciled and not self.trouble and not self.draining
 
     def state(self) -> str:
-        """In one word, for a report."""
+        """The state as one word, for a report."""
         if self.trouble or not self.reconciled:
             return "outdated" if isinstance(self.unready, OutdatedError) else "unreachable"
         return "draining" if self.draining else "ready"
 
     def why_unusable(self) -> str:
-        """A sentence; empty if it can be used."""
+        """A sentence that says why the switch cannot be used; empty if it can."""
         if self.trouble or self.reconciled:
             return self.trouble
         return str(self.unready) if self.unready else BEING_MADE_READY
 
     def note_unready(self, failure: DriverError | None = None, again_at: float | None = None) -> None:
-        """It has just come in reach, or failed to hold what it should, which is to be tried again then."""
+        """Notes that the switch has just come in reach, or that reconciling it failed with `failure` and is tried again
+        at `again_at`."""
         self.reconciled, self.unready, self.reconcile_again_at = False, failure, again_at
 
     def held(self) -> dict[Lease, Node]:
-        """What is not released, and the switch has been told of."""
+        """Leases that the switch has been told of and that are not released."""
         nodes = {lease: lease.nodes[self.name] for lease in self.numbered.values()}
         return {
             lease: node
@@ -90,47 +91,49 @@ class Switch:
         }
 
     def hold(self, lease: Lease) -> None:
-        """With its number, and the slots that it has been given."""
+        """Records the lease with its number and the slots that it has been given."""
         assert lease.number not in self.numbered, f"{lease.number} is free at {self.name}"
         self.numbered[lease.number] = lease
         slots = lease.nodes[self.name].slots
         self.tally.add(lease.job.tenant, Amounts({SLOTS: slots.count if slots is not None else 0, JOBS: 1}))
 
     def free_number(self, lease: Lease) -> None:
-        """Of one that has no slots here any more."""
+        """Frees the number of a lease that has no slots here any more."""
         del self.numbered[lease.number]
         self.tally.take_away(lease.job.tenant, Amounts({JOBS: 1}))
 
     def taken(self) -> Amounts:
-        """How much the jobs have of everything; of tables, the jobs of all pipes."""
+        """How much all jobs have of each resource. The tables of a switch are shared by its pipes, so they count the
+        jobs of all its pipes."""
         slots = self.sizes.slots - self.pool.slots_free
         return Amounts({SLOTS: slots, JOBS: len(self.numbered)}) + self.room.taken
 
     def taken_by(self, tenant: str) -> Amounts:
-        """The same of this tenant's jobs."""
+        """How much the jobs of this tenant have of each resource."""
         return self.tally.of(tenant) + self.room.tally.of(tenant)
 
     def leases_with_slots(self) -> dict[Lease, int]:
-        """How many slots each has here."""
+        """How many slots each lease has here."""
         slots = {lease: lease.nodes[self.name].slots for lease in self.numbered.values()}
         return {lease: taken.count for lease, taken in slots.items() if taken is not None}
 
     def slots_spare(self, *, further: bool) -> int:
-        """How many of the free ones a job may have."""
+        """How many of the free slots a job may have. A `further` job leaves a part to others."""
         return max(0, self.pool.slots_free - (self.sizes.slots // KEPT_PART if further else 0))
 
     def run_max(self, *, further: bool) -> int:
-        """The longest lease that a job could have now; 0: none."""
+        """The longest lease, in slots, that a job could have now; 0: none."""
         spare = self.slots_spare(further=further)
         return min(self.pool.run_max, power_of_two_within(spare)) if spare else 0
 
     def numbers_spare(self, *, further: bool) -> int:
-        """How many more jobs could get a number."""
+        """How many more jobs could get a number here."""
         most = self.sizes.jobs_max
         return most - len(self.numbered) - (most // KEPT_PART if further else 0)
 
     def obstacle(self, least: int, tenant: str, *, further: bool) -> str:
-        """Why it does not take a job of so many slots, for a worker of this tenant; empty if it does."""
+        """Why the switch does not take a job of `least` slots, in words for a worker of this tenant; empty if it
+        does."""
         if why := self.why_unusable():
             return f"{self.name} cannot be used now ({why})"
         if self.draining:
@@ -145,7 +148,7 @@ class Switch:
 
 
 def _hosts(workers: Iterable[Worker]) -> tuple[tuple[int, ...], ...]:
-    """The ranks that share a stream, in order. `workers`: of one switch, by rank."""
+    """For each host, in order, the ranks that share its stream. `workers`: the workers of one switch, by rank."""
     hosts: list[list[int]] = []
     open_hosts: dict[tuple[bytes, str], list[int]] = {}
     for worker in workers:
@@ -163,7 +166,7 @@ def _but(further: bool) -> str:
 
 
 def _holders(counts: Mapping[Lease, int], tenant: str) -> str:
-    """`counts`: how much each lease has of something. Names only jobs of this tenant."""
+    """Says who holds a resource, naming only jobs of this tenant. `counts`: how much each lease has of the resource."""
     own = {lease: count for lease, count in counts.items() if lease.job.tenant == tenant}
     named = sorted(own, key=lambda lease: (-own[lease], lease.job.name))[:HOLDERS_NAMED_MAX]
     texts = [f"{lease} has {own[lease]}" for lease in named]
@@ -177,19 +180,19 @@ def _holders(counts: Mapping[Lease, int], tenant: str) -> str:
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a lease gets."""
+    """What a lease gets: its tree, slots, number and threads."""
 
     tree: Tree
     slots: tuple[SlotRange, ...]
-    """At each switch of the tree, equally many."""
+    """The slots at each switch of the tree, equally many."""
     number: int
-    """Free at all of them."""
+    """A job number that is free at all switches of the tree."""
     threads: int
 
 
 class Cluster:
     def __init__(self, switches: Iterable[Switch]) -> None:
-        """Raises `ValueError` if a switch hangs below one that is not there."""
+        """Raises `ValueError` if the parent of a switch does not exist."""
         self.switches = {switch.name: switch for switch in switches}
         rooms: dict[str, Room] = {}
         for switch in self.switches.values():
@@ -198,13 +201,13 @@ class Cluster:
         if strangers := {parent for parent in self._parents.values() if parent} - self.switches.keys():
             raise ValueError(f"there is no switch {', '.join(sorted(strangers))} to hang another one below")
         self._ways = {name: (name, *above(name, self._parents)) for name in self.switches}
-        """From each switch to the top of its tree."""
+        """The path from each switch to the root of its tree."""
         self._hosts_max = max((self._room_at(name, SWITCH_WORKERS_MAX) for name in self.switches), default=0)
-        """Of the largest possible job."""
+        """How many hosts the largest possible job can have."""
 
     def check_size(self, world_size: int, *, sharing: bool) -> None:
-        """Raises a `Refusal` if no switch, and no tree of them, could have a job of so many workers. `sharing`: those
-        of one host may share a stream."""
+        """Raises a `Refusal` if no switch, and no tree of switches, could have a job of so many workers. `sharing`:
+        workers of one host may share a stream."""
         most = self._hosts_max * (HOST_RANKS_MAX if sharing else 1)
         if world_size > most:
             raise Refusal(
@@ -214,26 +217,28 @@ class Cluster:
             )
 
     def is_usable(self) -> bool:
-        """Does any switch take new jobs?"""
+        """True if any switch takes new jobs."""
         return any(switch.is_usable() for switch in self.switches.values())
 
     def at(self, address: str) -> list[str]:
-        """The switches that a worker at this address hangs on: in each tree at most one."""
+        """The switches that reach a worker at this address: in each tree at most one."""
         return [name for name, switch in self.switches.items() if switch.reaches(address)]
 
     def at_or_above(self, address: str) -> frozenset[str]:
-        """The switches that a worker at this address hangs on, or below."""
+        """The switches that reach a worker at this address, and all switches above them."""
         return frozenset(name for found in self.at(address) for name in self._ways[found])
 
     def named(self, switch_name: str) -> list[Switch]:
-        """The switch of this name, or its pipes; empty: there is none. Without a name, the only one that there is."""
+        """The switch of this name, or its pipes; empty if no switch has the name. An empty name means the only switch,
+        if there is only one."""
         switches = list(self.switches.values())
         if not switch_name and len({switch.part_of or switch.name for switch in switches}) == 1:
             return switches
         return [switch for switch in switches if switch_name and switch_name in (switch.name, switch.part_of)]
 
     def drain(self, switch_name: str, *, resume: bool) -> list[Switch]:
-        """Raises a `Refusal` if there is no such switch."""
+        """Drains the switch, or with `resume` lets it take jobs again. Raises a `Refusal` if there is no such
+        switch."""
         switches = self.named(switch_name)
         if not switches:
             there = ", ".join(self.switches)
@@ -243,13 +248,13 @@ class Cluster:
         return switches
 
     def within(self, switch_name: str) -> frozenset[str]:
-        """This switch, all its pipes, and all below."""
+        """Names of this switch, all its pipes, and all switches below."""
         tops = {switch_name, *(switch.name for switch in self.named(switch_name))}
         return frozenset(name for name, way in self._ways.items() if tops & {*way}) | {switch_name}
 
     def trees(self, workers: Collection[Worker], candidates: Set[str]) -> list[Tree]:
-        """The smallest part of each tree of the `candidates` that covers all the workers, even with too many of them at
-        a switch."""
+        """For each tree of the `candidates`, the smallest part that covers all the workers, even with too many workers
+        at a switch."""
         tops = dict.fromkeys(self._ways[name][-1] for name in self.switches if name in candidates)
         return [self._cover(workers, top) for top in tops]
 
@@ -257,16 +262,17 @@ class Cluster:
         return [self.switches[name] for name in names(tree)]
 
     def holders(self) -> list[Lease]:
-        """All that have slots, each once."""
+        """All leases that have slots, each once."""
         return list(dict.fromkeys(lease for switch in self.switches.values() for lease in switch.numbered.values()))
 
     def jobs_of(self, tenant: str) -> int:
-        """How many jobs of this tenant have slots. One that has several switches counts at each."""
+        """How many jobs of this tenant have slots. A job with several switches counts at each of them."""
         return sum(switch.tally.of(tenant).of(JOBS) for switch in self.switches.values())
 
     def place(self, offers: Sequence[Offer], kept: Set[str]) -> Grounds | Wants:
-        """What the job takes of the smallest tree that has room; of several, of the one with room for the most such
-        jobs; of no switch that is kept for another job."""
+        """Takes slots in the smallest tree that has room; among several such trees, in the one with room for the most
+        jobs like this. Switches in `kept` are reserved for another job. Returns what the job waits for if no tree has
+        room."""
         usable = [offer for offer in offers if all(switch.is_usable() for switch in self.of(offer.tree))]
         roomy = [offer for offer in usable if self._fits(offer)]
         for offer in sorted(roomy, key=self._preference):
@@ -277,7 +283,8 @@ class Cluster:
         return Wants.ROOM if usable else Wants.SWITCH
 
     def take_again(self, lease: Lease) -> None:
-        """What it had before a restart. Raises `ValueError`, and changes nothing, if it cannot have it any more."""
+        """Takes again what the lease had before a restart. Raises `ValueError`, and changes nothing, if a part of that
+        cannot be had any more."""
         if absent := [name for name in lease.nodes if name not in self.switches]:
             raise ValueError(f"there is no switch {in_words(absent)} any more")
         if not has_form(lease.nodes, self._parents):
@@ -315,7 +322,7 @@ class Cluster:
             self.switches[name].hold(lease)
 
     def hold(self, lease: Lease) -> None:
-        """One that was placed takes its number, and its room in the tables, at all its switches."""
+        """Takes the number of a placed lease, and its room in the tables, at all its switches."""
         for name, node in lease.nodes.items():
             switch = self.switches[name]
             switch.hold(lease)
@@ -323,7 +330,7 @@ class Cluster:
             switch.room.take(lease, name, self._need(node.branch, lease.threads))
 
     def give_back(self, lease: Lease, node: Node) -> None:
-        """What it has at this switch, but its number."""
+        """Returns the slots and the table entries of the lease at this switch; the number stays taken."""
         assert node.slots is not None
         switch = self.switches[node.branch.switch_name]
         switch.pool.give_back(node.slots)
@@ -332,7 +339,7 @@ class Cluster:
         node.slots = node.entry = None
 
     def obstacle(self, offer: Offer, tenant: str) -> str:
-        """Why these switches do not take a job, for a worker of this tenant; empty if they do."""
+        """Why these switches do not take a job, in words for a worker of this tenant; empty if they do."""
         switches, further = self.of(offer.tree), offer.further
         found = [switch.obstacle(offer.wish.least, tenant, further=further) for switch in switches]
         found = list(filter(None, found))
@@ -353,8 +360,9 @@ class Cluster:
         return ""
 
     def within_part(self, offer: Offer, percent: int, tenant: str | None) -> Offer | str:
-        """The offer with no more slots than a tenant may have there, or why it may have none. Its jobs may have so much
-        of all that each of these switches has. `tenant`: whose jobs count; None: none do."""
+        """The offer, reduced to the slots that the tenant may have there, or why the tenant may have none. A tenant's
+        jobs may have `percent` of each resource of each switch. `tenant`: whose present jobs count; None: no jobs
+        count."""
         if percent >= 100:
             return offer
         switches = self.of(offer.tree)
@@ -374,7 +382,7 @@ class Cluster:
         return offer
 
     def rivals(self, offer: Offer) -> set[str]:
-        """The switches where other jobs may take what this one waits for. Pipes take from the tables of one switch."""
+        """The switches where other jobs may take what this job waits for. Pipes of one switch share its tables."""
         short = [
             room
             for room, (_, need) in self._needs(offer, offer.wish.most).items()
@@ -383,7 +391,7 @@ class Cluster:
         return {*names(offer.tree), *(name for name, switch in self.switches.items() if switch.room in short)}
 
     def threads(self, offer: Offer, slots: int) -> int:
-        """How many the job would have with so many slots."""
+        """How many threads the job would have with so many slots."""
         ports = min(switch.sizes.threads_max for switch in self.of(offer.tree))
         return power_of_two_within(min(slots, ports, offer.threads_max))
 
@@ -406,12 +414,13 @@ class Cluster:
         )
 
     def _room_at(self, name: str, contributors_max: int) -> int:
-        """How many hosts of one job can hang on this switch, and below it."""
+        """How many hosts of one job can be attached to this switch and to the switches below."""
         below = [other for other, parent in self._parents.items() if parent == name]
         return contributors_max - len(below) + sum(self._room_at(other, BELOW_ROOT_WORKERS_MAX) for other in below)
 
     def _preference(self, offer: Offer) -> tuple[int, float]:
-        """The smallest tree first, then that with room for the most such jobs, by what is scarcest."""
+        """Sort key: the smallest tree first, then the tree with room for the most such jobs, by its scarcest
+        resource."""
         needs = self._needs(offer, self._slots(offer)).items()
         switches = self.of(offer.tree)
         jobs_more = [
@@ -432,14 +441,15 @@ class Cluster:
         return not any(room.lacks(need, further=further) for room, (_, need) in needs)
 
     def _slots(self, offer: Offer) -> int:
-        """How many it would get, where the least is free."""
+        """How many slots the job would get: as many as the switch with the shortest free run can give."""
         return min(offer.wish.most, *(switch.run_max(further=offer.further) for switch in self.of(offer.tree)))
 
     def _need(self, branch: Branch, threads: int) -> Amounts:
         return self.switches[branch.switch_name].needs(shape_at(branch, threads))
 
     def _needs(self, offer: Offer, slots: int) -> dict[Room, tuple[str, Amounts]]:
-        """What the job would take with so many slots, and the name of the first switch or pipe where it takes that."""
+        """What the job would take with so many slots, by room, each with the name of the first switch or pipe that
+        takes from the room."""
         threads = self.threads(offer, slots)
         found: dict[Room, tuple[str, Amounts]] = {}
         for branch in offer.tree:
@@ -450,7 +460,7 @@ class Cluster:
         return found
 
     def _free_number(self, switches: Sequence[Switch]) -> int | None:
-        """The next one, in the first switch's turn, that is free at all of them."""
+        """The next job number, in the first switch's order, that is free at all the switches; None: no number is."""
         count = min(switch.sizes.jobs_max for switch in switches)
         in_turn = ((switches[0].number_next + step) % count for step in range(count))
         return next((number for number in in_turn if all(number not in s.numbered for s in switches)), None)

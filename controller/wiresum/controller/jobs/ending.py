@@ -1,4 +1,4 @@
-"""How jobs end: who is told what, what is written down, and when the name, the number and the leases are free. Pure."""
+"""How jobs end: who is told what, what is stored, and when the name, the number and the leases are free. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Ending:
         self._emit = emit
 
     def give_up(self, job: Job, refusal: Refusal, now: float) -> None:
-        """Of a job that forms or waits for slots."""
+        """Gives up a job that forms or waits for slots."""
         self._waiting.remove(job.lease)
         job.step(Event.GIVEN_UP, refusal.text)
         self._refuse_waiting(job, refusal)
@@ -49,7 +49,7 @@ class Ending:
         self._roster.forget(job)
 
     def stop(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Whether or not it has begun."""
+        """Ends a job, whether or not it has begun."""
         if job.waits:
             self._note_end(job, ended, now)
             self.give_up(job, Refusal("ABORTED", f"{job} did not begin, since {ended.reason}"), now)
@@ -57,7 +57,7 @@ class Ending:
             self.end(job, ended, now)
 
     def end(self, job: Job, ended: join.JobEnded, now: float, refusal: Refusal | None = None) -> None:
-        """Of a job that has slots. `refusal`: to those who wait for a grant, if the usual one does not do."""
+        """Ends a job that has slots. `refusal`: the answer to workers that wait for a grant; None: the usual one."""
         if ended.cause == join.JobEnded.SWITCH_LOST and job.members.left_first is not None:
             ended = left(job.members.left_first)  # or the others would look for another lease, and wait for that one
         has_begun = job.has_begun
@@ -73,7 +73,8 @@ class Ending:
         else:
             self._history.note_given_up(job, refusal.text, now)
         self._refuse_waiting(job, refusal)
-        # A worker whose grant is not on disk yet hears this instead; one that has its grant has no Join any more.
+        # A worker whose grant is not on disk yet gets the refusal instead; a worker that has its grant has no Join any
+        # more.
         for worker in job.members.workers.values():
             if worker.presence is Presence.GRANTED:
                 self._refuse(worker, refusal)
@@ -83,7 +84,7 @@ class Ending:
         self._telling.release(job.lease)
 
     def release(self, lease: Lease, why: str, now: float) -> None:
-        """Of one that a job was to move to, or has moved from."""
+        """Releases a lease that a job was to move to, or has moved from."""
         log.info("%s is released: %s", lease, why)
         if lease.state is LeaseState.WANTED:
             self._waiting.remove(lease)
@@ -94,14 +95,14 @@ class Ending:
         self.clear_if_done(lease, now)
 
     def clear_if_done(self, lease: Lease, now: float) -> None:
-        """Frees what its switches have forgotten, and forgets a lease that has nothing any more, with its job if that
-        ends. One that moves keeps its number, by which it is on disk."""
+        """Frees what switches have forgotten of the lease, and forgets a lease that has nothing any more, with its job
+        if the job ends. The lease of a job that moves keeps its number, which identifies its record on disk."""
         job, moves = lease.job, lease.is_current and lease.job.state is State.MOVING
         if lease.is_current and not (moves or (job.state is State.ENDING and self._have_heard(job, now))):
             return
         held = [name for name, node in lease.nodes.items() if node.phase is not Phase.FORGOTTEN]
         if lease.is_current and not moves and any(self._cluster.switches[name].why_unusable() for name in held):
-            self._roster.release_name(job)  # that may take long, and the job may begin elsewhere meanwhile
+            self._roster.release_name(job)  # reconciling may take long, and the job may begin elsewhere meanwhile
         changed = self._telling.give_back(lease)
         if held or moves:
             if changed:
@@ -121,7 +122,7 @@ class Ending:
             del self._roster.released[lease]
 
     def _have_heard(self, job: Job, now: float) -> bool:
-        """Its workers, that it has ended: all that are there, or those that could in time."""
+        """True if all the job's workers that are there have heard that it has ended, or have had the time to."""
         workers = job.members.workers.values()
         all_have = all(worker.told or worker.presence in (Presence.LEFT, Presence.LOST) for worker in workers)
         return all_have or now >= job.ended_at + self._limits.drain_ms_max / 1000
@@ -137,7 +138,8 @@ class Ending:
                 self._refuse(worker, refusal)
 
     def _refuse(self, worker: Worker, refusal: Refusal) -> None:
-        """One that would go on with a job after a loss would ask again. It does not if somebody has ended the job."""
+        """Refuses a Join. A worker that would continue a job elsewhere would ask again, so it is refused for good if
+        somebody has ended the job."""
         job, ended = worker.job, worker.job.ended
         if job.terms.shape is not None and ended is not None and ended.cause in ORDERED:
             self._emit(outputs.RefuseForGood(worker, ended))

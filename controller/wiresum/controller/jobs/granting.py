@@ -1,4 +1,4 @@
-"""What the switches and the workers of a job are told once it has its slots. Pure."""
+"""What the switches and the workers of a job are told once the job has its slots. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.tree import Branch, Node
 
 EndpointOf = Callable[[str], Endpoint]
-"""Where a switch is sent packets, by its name: its base port."""
+"""Maps a switch's name to its endpoint with the base port."""
 
 
 def settle(lease: Lease, cluster: Cluster, grounds: Grounds, keys: Keys) -> None:
-    """Places it at these switches, with the lanes that they and all workers can do."""
+    """Places the lease at the switches of `grounds`, with as many lanes as they and all workers can handle."""
     switches, workers = cluster.of(grounds.tree), lease.job.members.workers.values()
     lease.number, lease.slots = grounds.number, grounds.slots[0].count
     lease.key, lease.keys_reserved = keys.draw(), keys.reserved
@@ -37,7 +37,8 @@ def settle(lease: Lease, cluster: Cluster, grounds: Grounds, keys: Keys) -> None
 
 def _free_ports(lease: Lease, switches: Sequence[Switch]) -> int:
     """The first of a run of ports, one for each thread, that the fewest threads of other jobs at these switches use. A
-    software switch deals its ports to its threads in turn: jobs with one thread would all fall on its first."""
+    software switch assigns its ports to its threads in turn: jobs with one thread would otherwise all be on its first
+    thread."""
     ports = min(switch.sizes.threads_max for switch in switches)
     others = {other for switch in switches for other in switch.numbered.values()}
     taken: Counter[int] = Counter()
@@ -48,14 +49,14 @@ def _free_ports(lease: Lease, switches: Sequence[Switch]) -> int:
 
 
 def settle_entries(lease: Lease, endpoint_of: EndpointOf) -> None:
-    """Sets what each of its switches is told."""
+    """Sets, for each switch of the lease, the entry that it is told."""
     for node in lease.nodes.values():
         if node.slots is not None:
             node.entry = _entry_of(lease, node.branch, node.slots.base, endpoint_of)
 
 
 def number_workers(job: Job) -> None:
-    """Sets the switch of each worker, and its number there."""
+    """Sets the switch of each worker, and the worker's number there."""
     for node in job.lease.nodes.values():
         for number, host in enumerate(node.branch.hosts):
             for rank in host:
@@ -90,12 +91,12 @@ def _entry_of(lease: Lease, branch: Branch, slot_base: int, endpoint_of: Endpoin
 
 
 def _for_job(switch: Endpoint, lease: Lease) -> Endpoint:
-    """Where thread 0 of the job talks to, of a switch with this base port."""
+    """The endpoint of the job's thread 0 at a switch with this base port."""
     return Endpoint(switch.address, switch.port + lease.port_offset)
 
 
 def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
-    """To a worker of a job that its switches have; `switch` is the one that it hangs on."""
+    """The reply to a worker of a job that is installed in its switches; `switch` is the worker's own."""
     job, lease = worker.job, worker.job.lease
     endpoint, group = _for_job(switch.endpoint, lease), switch.results_group(lease.number)
     sharing, ranks = None, lease.sharing_of(worker)
@@ -126,5 +127,6 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
 
 
 def _secret(worker: Worker, purpose: bytes) -> bytes:
-    """From a worker's token, which is random, secret and stored with the job. It does not tell the token."""
+    """Derives a secret from a worker's token, which is random, secret and stored with the job. The secret does not
+    reveal the token."""
     return hashlib.blake2s(worker.token.encode(), person=purpose).digest()

@@ -1,7 +1,7 @@
 """How jobs ended. Pure.
 
-`ENDED_MAX` are kept, of `ENDED_BYTES_MAX` together. When there are more, the oldest of the tenant that has the most of
-either goes, so that a flood displaces only its own tenant's. Who asks gets them in pages.
+At most `ENDED_MAX` ends are kept, of `ENDED_BYTES_MAX` together. Beyond either limit, the oldest end of the tenant that
+has the most goes, so that a flood displaces only its own tenant's ends. Callers get them in pages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDED_BYTES_MAX = 2 << 20
 CALLER_BYTES_MAX = 256
 
 COMPLETED = "completed"
-"""All workers have left."""
+"""The outcome of a job that all workers have left."""
 DID_NOT_BEGIN = "did_not_begin"
 
 
@@ -36,15 +36,15 @@ class History:
         ended_max: int = ENDED_MAX,
         bytes_max: int = ENDED_BYTES_MAX,
     ) -> None:
-        """`emit`: takes what is to be written down."""
+        """`emit`: takes records to be stored or forgotten."""
         self._emit = emit
         self._unix_offset = unix_offset
         self._ended_max, self._bytes_max = ended_max, bytes_max
         self._by_tenant: dict[str, list[EndedRecord]] = {}
         self._by_name: dict[str, list[EndedRecord]] = {}
-        """The same; all are in the order of their sequence."""
+        """The same records as in `_by_tenant`, by job name. All lists are in the order of their sequence."""
         self._bytes: Counter[str] = Counter()
-        """By tenant."""
+        """Bytes of the records, by tenant."""
         self._count = 0
         self._sequence = 0
 
@@ -52,7 +52,7 @@ class History:
         return self._count
 
     def note_ended(self, job: Job, ended: join.JobEnded, now: float) -> None:
-        """Of a job that ran."""
+        """Records the end of a job that ran."""
         unspecified = ended.cause == join.JobEnded.CAUSE_UNSPECIFIED
         outcome = COMPLETED if unspecified else join.JobEnded.Cause.Name(ended.cause).lower()
         self._note(job, outcome, ended.reason, now)
@@ -61,7 +61,7 @@ class History:
         self._note(job, DID_NOT_BEGIN, reason, now)
 
     def restore(self, records: Iterable[EndedRecord]) -> None:
-        """`records`: in the order of their sequence."""
+        """Adds stored records, which are in the order of their sequence."""
         for record in records:
             self._add(record)
         self._keep_bounds()
@@ -75,14 +75,14 @@ class History:
         page: int = 0,
         bytes_max: int = join.PAGE_BYTES_MAX,
     ) -> join.EndedJobs:
-        """The newest first. `tenants` None: of all; `job_name` empty: any; `count_max` 0: as many as a page holds;
-        `page` 0: the first."""
+        """Returns a page of ended jobs, the newest first. `tenants` None: those of all tenants; `job_name` empty: any
+        name; `count_max` 0: as many as a page holds; `page` 0: the first page."""
         found, size, last = join.EndedJobs(), 0, 0
         if job_name:
             kept = [self._by_name.get(job_name, [])]
         else:
             kept = [records for tenant, records in self._by_tenant.items() if tenants is None or tenant in tenants]
-        # Who asks again and again for what there is not, or for the last page, is to cost little.
+        # Repeated questions for a job that does not exist, or for the last page, must be cheap.
         older = [reversed(records[: _place(records, page)] if page else records) for records in kept]
         for record in heapq.merge(*older, key=lambda record: -record.sequence) if len(older) > 1 else chain(*older):
             if tenants is not None and record.job.tenant not in tenants:
@@ -142,7 +142,7 @@ class History:
 
 
 def _place(records: list[EndedRecord], sequence: int) -> int:
-    """Of the first whose sequence is not less."""
+    """Index of the first record whose sequence is not less than `sequence`."""
     return bisect_left(records, sequence, key=lambda record: record.sequence)
 
 

@@ -1,20 +1,21 @@
-"""A job as data: its workers, what it has at switches, and a move under way. `TRANSITIONS` and `LEASE_FOLLOWING` have
-every way from one state to another. Pure.
+"""A job as data: its workers, its leases at switches, and a move under way. `TRANSITIONS` and `LEASE_FOLLOWING` hold
+every allowed change of state. Pure.
 
-A job:
-forming    workers are asking; no switch knows of it yet
-queued     all have asked; it waits for slots
-admitting  slots are leased, and their switches are being told
-running    all have their grants
-moving     its workers halt, its switches are told to forget it, and it waits for another lease (moving.py)
-ending     its switches are told to forget it, and its workers why it ended
-gone       the name, the number and the leases are free
+States of a job:
+    forming    workers are asking; no switch knows of the job yet
+    queued     all have asked; the job waits for slots
+    admitting  slots are leased, and the job is being installed in its switches
+    running    all have their grants
+    moving     workers halt, switches are told to forget the job, and it waits for another lease (moving.py)
+    ending     switches are told to forget the job, and workers why it ended
+    gone       the name, the number and the leases are free
 
-A lease, of which a job has one all its life, unless it moves: then it waits for the next, and what it had is released:
-wanted     the job forms, or the lease waits in the queue (waiting.py)
-admitting  it has its slots, and its switches are being told
-held       all its switches have it
-released   its switches are told to forget it; what they have forgotten is free
+A job has one lease all its life, unless it moves: then it waits for the next one, and the former one is released.
+States of a lease:
+    wanted     the job forms, or the lease waits in the queue (waiting.py)
+    admitting  the lease has its slots, and is being installed in its switches
+    held       all its switches have the lease
+    released   its switches are told to forget the lease; what they have forgotten is free
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from wiresum.controller.jobs.tree import Node, Offer, in_words
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 16
-"""Of a member's token: nobody guesses it."""
+"""Random bytes of a member's token, enough that nobody guesses one."""
 RUNS_MAX = 16
-"""Of ranks in a row, named in a text."""
+"""How many runs of consecutive ranks a text names."""
 
 
 def draw_token() -> str:
-    """A member's."""
+    """Returns a new member token."""
     return secrets.token_hex(TOKEN_BYTES)
 
 
@@ -84,9 +85,9 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 
 class Presence(enum.Enum):
     WAITING = "waiting"
-    """It has asked."""
+    """The worker has asked to join."""
     GRANTED = "granted"
-    """It has its grant, but no heartbeat came yet."""
+    """The worker has its grant, but no heartbeat came yet."""
     ATTENDING = "attending"
     LEFT = "left"
     LOST = "lost"
@@ -94,7 +95,7 @@ class Presence(enum.Enum):
 
 @dataclass(eq=False)
 class Worker:
-    """One member of one job. Compared by identity."""
+    """A member of one job. Compared by identity."""
 
     job: Job = field(repr=False)
     rank: int
@@ -107,62 +108,63 @@ class Worker:
     attempt: str = field(repr=False)
     asked_at: float
     deadline: float
-    """Until when it waits for its grant."""
+    """Until when the worker waits for its grant."""
     token: str = field(default_factory=draw_token, repr=False)
     presence: Presence = Presence.WAITING
     agreed: dict[str, str] = field(default_factory=dict, repr=False)
-    """Its settings that must be those of the others, by name."""
+    """Settings that must be equal at all workers, by name."""
     can_move: bool = False
-    """It says so."""
+    """True if the worker said at joining that it can move."""
     positions: bytes = field(default=b"", repr=False)
-    """Of a job that goes on, until it has its grant: where it has halted, as in join.proto."""
+    """Where the worker has halted, as in join.proto, if its job continues after losing its lease; empty once it has its
+    grant."""
     roles: bytes = field(default=b"", repr=False)
-    """And what it repeats first."""
+    """For each slot, what the worker resends before it continues."""
     admission: join.Admission = join.Admission.QUEUE
     """Whether the job may wait for slots, and whether it is its program's first."""
     call: int = 0
-    """Number of its newest Join; older ones do not count."""
+    """Number of the worker's newest Join; older calls do not count."""
     away_since: float | None = None
-    """Since when its Join is broken off; it may ask again."""
+    """Since when the worker's Join is broken off; it may ask again."""
     heard_waiting: str = ""
-    """What it waits for, as it was last told."""
+    """The reason for waiting that the worker was told last."""
     stream: int = 0
-    """Number of its newest Attend stream."""
+    """Number of the worker's newest Attend stream."""
     attended_at: float = 0.0
-    """When that stream began."""
+    """When the newest Attend stream began."""
     heard_at: float = 0.0
     round_newest: int = 0
-    """As it says itself: no more than a sign of life."""
+    """The newest round, as the worker itself reports; used as a sign of life only."""
     tensor_newest: int | None = None
-    """The tag of the latest collective that it has begun, as it says itself; None: it has said of none."""
+    """Tag of the latest collective that the worker has begun, as it reports; None: it has reported none."""
     switch_name: str = ""
-    """Its switch, once the job has slots."""
+    """The worker's switch, once the job has slots."""
     number: int = 0
-    """Of its host at that switch; its rank if the job has one switch, and no workers that share a stream."""
+    """Number of the worker's host at its switch. If the job has one switch and no workers that share a stream, this is
+    the rank."""
     broken_at: float | None = None
-    """Since when its stream is broken."""
+    """Since when the worker's Attend stream is broken; None: it stands."""
     broken_in_silence: bool = False
-    """It had been silent for a while when its stream broke."""
+    """True if the worker had been silent for a while when its stream broke."""
     contributions: int | None = None
-    """The switch's newest count of its packets; None: not asked since the last heartbeat."""
+    """The switch's newest count of the worker's packets; None: not asked since the last heartbeat."""
     counted_at: float = 0.0
-    """When this count last grew."""
+    """When `contributions` last grew."""
     said_first_at: float = 0.0
-    """When the switch first gave this count ..."""
+    """When the switch first gave this count."""
     said_last_at: float = 0.0
-    """... and when it last did: no packet came in between."""
+    """When the switch last gave this count: between the two no packet came in."""
     told: bool = False
     certificate: str = ""
-    """The serial of the newest one; empty: none."""
+    """Serial of the worker's newest certificate; empty: it has none."""
     holder: str = ""
-    """The name in that certificate."""
+    """Name in the worker's certificate."""
     certificate_expires_at: float = 0.0
-    """When that of its connection expires, in Unix time; 0: unknown, or it has none."""
+    """When the certificate of the worker's connection expires, in Unix time; 0: unknown, or there is none."""
     called_from: str = ""
-    """Where its first Join came from; empty: from this host, or unknown."""
+    """Address of the worker's first Join; empty: this host, or unknown."""
     host_id: bytes = b""
-    """Workers of one job with the same one, and the same address, share a stream; empty: it shares its own with
-    nobody."""
+    """Workers of one job with equal `host_id` and address share a stream; empty: the worker shares with nobody."""
 
     def __str__(self) -> str:
         return join.describe_peer(self.peer())
@@ -178,7 +180,7 @@ class Worker:
         )
 
     def hang_up(self, now: float) -> None:
-        """Its Join broke off. It says its positions again if it asks again."""
+        """Notes that the worker's Join broke off. If it asks again, it sends its positions again."""
         self.away_since = now
         if self.job.waits:
             self.positions = self.roles = b""
@@ -190,52 +192,52 @@ class Worker:
             self.positions = positions
 
     def is_attempt(self, attempt: str) -> bool:
-        """Is it this very worker that asks again?"""
+        """True if this very worker asks again."""
         return bool(self.attempt) and same_secret(self.attempt, attempt)
 
 
 @dataclass(eq=False)
 class GoingOn:
-    """From when a job has moved until all its workers have gone on."""
+    """Exists from when a job has moved until all its workers have continued."""
 
     at: float
     roles: dict[int, bytes]
-    """By rank, of those that have not gone on yet, as far as is known: what each repeats first."""
+    """By rank, what each worker resends first, for those that have not continued yet, as far as is known."""
     told_on: dict[int, int] = field(default_factory=dict)
-    """By rank: the number of the stream on which it was told."""
+    """For each rank, the number of the stream on which the worker was told to continue."""
 
 
 @dataclass(eq=False)
 class Members:
-    """Of one job."""
+    """The workers of one job."""
 
     world_size: int
     workers: dict[int, Worker] = field(default_factory=dict)
-    """By rank: those that have asked."""
+    """The workers that have asked, by rank."""
     left_first: Worker | None = None
     left_at: float = 0.0
     may_be_halted: set[int] = field(default_factory=set)
-    """Ranks that the service before may have told to halt, and that have not said anything yet."""
+    """Ranks that the former service may have told to halt, and that have not said anything yet."""
     going_on: GoingOn | None = None
-    """The job has moved, and not all of them have gone on."""
+    """Set while the job has moved and not all workers have continued."""
 
     def missing(self, *, without: Worker | None = None) -> str:
-        """Which ranks have not asked; `without` counts as one."""
+        """Names the ranks that have not asked, in words; `without` counts as missing."""
         there = {rank for rank, worker in self.workers.items() if worker is not without}
         ranks = [rank for rank in range(self.world_size) if rank not in there]
         return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}"
 
     @property
     def further(self) -> bool:
-        """It leaves a part of each switch to jobs that are their program's first."""
+        """True if the job leaves a part of each switch to jobs that are their program's first."""
         return any(worker.admission == join.Admission.FURTHER for worker in self.workers.values())
 
     def is_complete(self) -> bool:
-        """All have asked."""
+        """True if all workers have asked."""
         return len(self.workers) == self.world_size
 
     def is_whole(self) -> bool:
-        """All have asked, and wait."""
+        """True if all workers have asked and none of their calls is broken off."""
         if len(self.workers) != self.world_size:
             return False
         for worker in self.workers.values():  # noqa: SIM110 - `all` takes three times as long, and queues are long
@@ -253,7 +255,7 @@ class Members:
 
 
 class Shape(NamedTuple):
-    """Of a lease that a job goes on at: as of the one that it had."""
+    """Sizes that the next lease of a job must share with its former one."""
 
     slots: int
     threads: int
@@ -290,37 +292,37 @@ LEASE_FOLLOWING: Mapping[LeaseState, frozenset[LeaseState]] = {
 
 @dataclass(eq=False)
 class Lease:
-    """Compared by identity."""
+    """Slots, a number and a key at the switches of one tree, or the wish for them. Compared by identity."""
 
     job: Job = field(repr=False)
     shape: Shape | None = None
-    """The job has halted, and goes on once it has such a lease; None: any will do, as the job begins there."""
+    """Sizes that a halted job needs in order to continue; None: any will do, as the job begins with this lease."""
     state: LeaseState = LeaseState.WANTED
     offers: tuple[Offer, ...] = ()
-    """Where it may get slots: at most one in each tree of the configuration."""
+    """Where the lease may get slots: at most one offer in each tree of the configuration."""
     unfit: tuple[str, ...] = ()
-    """Of one to move to: why other trees can never have it."""
+    """For a lease to move to: why other trees can never have it."""
     kind: int = 0
-    """Leases of one kind lack the same: waiting.py."""
+    """Leases of one kind lack the same resources: waiting.py."""
     ticket: int = 0
-    """Orders jobs of the same priority in the queue."""
+    """Orders jobs of equal priority in the queue."""
     overtaken: int = 0
-    """How many later ones got slots that it might have used."""
+    """How many later leases got slots that this one might have used."""
     wants: Wants = Wants.ROOM
-    """Why it has no slots yet."""
+    """Why the lease has no slots yet."""
     nodes: dict[str, Node] = field(default_factory=dict)
-    """Its switches by name, the root first, once it has slots."""
+    """The switches of the lease by name, the root first; empty until it has slots."""
     number: int = 0
-    """At all its switches, until the last one has forgotten it."""
+    """Job number at all switches of the lease, until the last one has forgotten it."""
     key: int = field(default=0, repr=False)
-    """Of its packets; drawn when it gets its slots."""
+    """Key of the job's packets; drawn when the lease gets its slots."""
     keys_reserved: int = 0
-    """How many keys of the sequence were reserved then; 0: it was restored."""
+    """How many keys of the sequence were reserved when `key` was drawn; 0: the lease was restored."""
     slots: int = 0
-    """At each of its switches; 0: it has none yet."""
+    """Slots at each switch of the lease; 0: it has none yet."""
     threads: int = 0
     port_offset: int = 0
-    """At all of its switches: thread t talks to their port `port_offset + t`."""
+    """At each switch, thread t sends to port `port_offset + t`, counted from the switch's base port."""
     lanes: int = 0
 
     def __str__(self) -> str:
@@ -328,22 +330,22 @@ class Lease:
 
     @property
     def is_current(self) -> bool:
-        """Is it what its job has? If not, the job is to move to it, or does not use it any more."""
+        """True if this is the lease that the job has. If not, the job is to move to it, or does not use it any more."""
         return self.job.lease is self
 
     @property
     def is_on_one_host(self) -> bool:
-        """All its workers share one stream, and no packet of it leaves their host."""
+        """True if all workers share one stream, so that no packet of the job leaves their host."""
         return len(self.nodes) == 1 and len(self.root.branch.hosts) == 1 and self.job.members.world_size > 1
 
     @property
     def root(self) -> Node:
-        """Of one that has slots."""
+        """The root of a lease that has slots."""
         return next(iter(self.nodes.values()))
 
     @property
     def switch_name(self) -> str:
-        """The root's; empty: it has no slots."""
+        """Name of the root switch; empty: the lease has no slots."""
         return next(iter(self.nodes), "")
 
     def sharing_of(self, worker: Worker) -> tuple[int, ...]:
@@ -353,7 +355,7 @@ class Lease:
         return host if len(host) > 1 else ()
 
     def where(self) -> str:
-        """Its switches, in words."""
+        """The names of the switches, in words."""
         return in_words(self.nodes)
 
     def step(self, state: LeaseState) -> None:
@@ -363,20 +365,20 @@ class Lease:
 
 @dataclass(frozen=True)
 class Asker:
-    """Who calls Join, as far as the service knows."""
+    """The caller of a Join, as far as the service knows."""
 
     name: str = ""
-    """For operators: the certificate's name, and the address."""
+    """The certificate's name and the address, for operators."""
     address: str = ""
-    """Empty: this host."""
+    """Address of the caller; empty: this host."""
     certificate: str = ""
-    """Its serial."""
+    """Serial of the caller's certificate; empty: none."""
     holder: str = ""
-    """The name in it."""
+    """Name in the certificate."""
     own_account: bool = False
-    """The certificate names no tenant, and so is one by its own name."""
+    """True if the certificate names no tenant, so that its own name counts as the tenant."""
     expires_at: float = 0.0
-    """When the certificate does, in Unix time; 0: unknown, or there is none."""
+    """When the certificate expires, in Unix time; 0: unknown, or there is none."""
 
 
 NOBODY = Asker()
@@ -384,23 +386,25 @@ NOBODY = Asker()
 
 @dataclass(frozen=True)
 class Terms:
-    """What its first worker, or its operator, has said of a job."""
+    """What a job's first worker, or its operator, has said of the job."""
 
     priority: int = 0
     reserved: bool = False
-    """An operator created it, and set its terms."""
+    """True if an operator created the job and set its terms."""
     slots_reserved: int = 0
-    """0: the operator did not say."""
+    """Slots that the operator reserved; 0: the operator did not say."""
     job_token: str = field(default="", repr=False)
-    """Workers must show it; empty: they need not."""
+    """Token that workers must show; empty: none is needed."""
     within: str = ""
-    """An operator created it for this switch, or those below it; empty: for any."""
+    """Name of the switch, with those below, that an operator created the job for; empty: any switch will do."""
     asker: Asker = NOBODY
-    """Its first worker."""
+    """The caller that started the job as its first worker."""
     shape: Shape | None = None
-    """Its workers have halted elsewhere, and go on here with such a lease; None: it begins here."""
+    """Sizes of the lease that a job needs whose workers have halted elsewhere and continue here; None: the job begins
+    here."""
     resumed_id: bytes = field(default=b"", repr=False)
-    """Of a job that goes on: as its workers say; they prove with it that it is theirs."""
+    """Id of a continued job, as its workers say; with it they prove that the job is theirs. Empty: the job begins
+    here."""
 
 
 class Cause(enum.Enum):
@@ -408,7 +412,7 @@ class Cause(enum.Enum):
     SWITCH_RESTARTED = "switch_restarted"
     SWITCH_DRAINED = "switch_drained"
     INTERRUPTED = "interrupted"
-    """The service before has ended in the middle of a move, or a worker has halted because it had lost the service."""
+    """The former service ended in the middle of a move, or a worker has halted because it had lost the service."""
 
 
 @dataclass(eq=False)
@@ -417,37 +421,37 @@ class Move:
 
     cause: Cause
     reason: str
-    """A clause for people."""
+    """Why the job moves, a clause for people."""
     since: float
     lease: Lease | None = None
-    """The job's next one: in the queue, being admitted, or there, as its state says; None: it is not asked for."""
+    """The job's next lease: queued, being admitted, or held, as its state says; None: no lease is asked for now."""
     obstacle: str = ""
-    """Why there is no such lease."""
+    """Why the job has no next lease."""
     again_at: float = 0.0
-    """When another one may be asked for."""
+    """When another lease may be asked for."""
     halting_since: float = 0.0
-    """Since when they are to halt ..."""
+    """Since when the workers are to halt."""
     told_at: float = 0.0
-    """... and when they were told so: once that was on disk."""
+    """When the workers were told to halt, which is once the move was on disk."""
     positions: dict[int, bytes] = field(default_factory=dict)
-    """By rank, of those that have halted, as they say them."""
+    """For each rank that has halted, its positions as the worker says them."""
 
 
 @dataclass(eq=False)
 class Watch:
-    """When a job that runs was last seen to do something."""
+    """When a running job was last seen to do something."""
 
     progress_at: float = 0.0
-    """When a worker's rounds last moved, which takes a packet of every worker."""
+    """When a worker's rounds last advanced, which takes a packet of every worker."""
     active_at: float | None = None
-    """When its root was last seen to have summed something."""
+    """When the root was last seen to have summed something."""
     results: int | None = None
-    """The root's newest count."""
+    """The root's newest count of results."""
     count_asked_at: float = 0.0
     attend_s_max: float = 0.0
-    """How long a granted worker may take to its first heartbeat."""
+    """How long a granted worker may take until its first heartbeat."""
     restored: bool = False
-    """It ran before the service was started."""
+    """True if the job ran before the service was started."""
 
     def note_progress(self, now: float) -> None:
         self.progress_at = now
@@ -455,7 +459,8 @@ class Watch:
 
 @dataclass(eq=False)
 class Job:
-    """Each field has one writer, a module of this package, besides the methods here; so have those of its parts."""
+    """A job. Each field has one writer, a module of this package, besides the methods here; the fields of its parts
+    likewise."""
 
     name: str
     created_at: float
@@ -463,27 +468,27 @@ class Job:
     members: Members
     tenant: str = ""
     candidates: frozenset[str] = frozenset()
-    """Names of the switches that all its workers hang on, or below."""
+    """Names of the switches that all the job's workers are attached to, directly or through switches below."""
     complete_by: float = math.inf
-    """When it gives up if a worker is still missing."""
+    """When the job gives up if a worker is still missing."""
     state: State = State.FORMING
     lease: Lease = field(init=False)
-    """What it has, or waits for."""
+    """The lease that the job has, or waits for."""
     waiting_said_at: float | None = None
     move_number: int = 0
-    """Of its newest move; 0: it has never moved."""
+    """Number of the job's newest move; 0: it has never moved."""
     move: Move | None = None
-    """It moves, or looks for a place to move to."""
+    """Set while the job moves, or looks for a lease to move to."""
     waits_to_move_since: float | None = None
-    """A worker has halted by itself, and moves of its tenant's jobs have been asked for too often (asked_moves.py)."""
+    """Since when a worker has halted by itself while the tenant's budget of moves is used up (asked_moves.py)."""
     watch: Watch = field(default_factory=Watch)
     unsaved: bool = False
-    """A worker has left, or has another certificate, and that is not on disk yet."""
+    """True if a worker has left, or has another certificate, and the disk does not have this change yet."""
     tick_fails: bool = False
-    """A bug keeps it from being watched."""
+    """True if a bug keeps the job from being watched."""
     ended: join.JobEnded | None = None
     ended_at: float = 0.0
-    """Since when its workers may hear that, from this service."""
+    """Since when the job's workers may hear from this service that it has ended."""
 
     def __post_init__(self) -> None:
         self.lease = Lease(self, self.terms.shape)
@@ -493,17 +498,17 @@ class Job:
 
     @property
     def waits(self) -> bool:
-        """For workers or slots."""
+        """True while the job waits for workers or slots."""
         return self.state in (State.FORMING, State.QUEUED)
 
     @property
     def has_begun(self) -> bool:
-        """Its workers have their grants, and it has not ended."""
+        """True if the workers have their grants and the job has not ended."""
         return self.state in (State.RUNNING, State.MOVING)
 
     @property
     def positions_bytes(self) -> int:
-        """What its workers say before it goes on, and are told: so much at most."""
+        """The most bytes that all workers of a continued job send and receive before they continue; 0 for a new job."""
         shape = self.terms.shape
         return self.members.world_size * shape.slots * (POSITION_BYTES + ROLE_BYTES) if shape is not None else 0
 
@@ -512,12 +517,15 @@ class Job:
         self.state = TRANSITIONS[self.state, event]
         if self.state in (State.ENDING, State.GONE):
             self.move = self.members.going_on = None
-            for worker in self.members.workers.values():  # they are remembered for a while longer than what they said
+            for (
+                worker
+            ) in self.members.workers.values():  # members are remembered for a while longer than their positions
                 worker.positions = worker.roles = b""
         log.info("%s is %s: %s", self, self.state.value, why or event.value)
 
     def forgive(self, stalled: float, now: float) -> None:
-        """The service stood still for so many seconds: nobody was silent meanwhile, and no deadline passed."""
+        """Shifts all deadlines by the seconds that the service stood still: nobody was silent meanwhile, and no
+        deadline passed."""
         self.complete_by += stalled
         self.ended_at += stalled
         self.members.left_at += stalled
@@ -544,7 +552,7 @@ class Job:
 
 
 def _runs(numbers: Sequence[int]) -> str:
-    """Rising numbers for people: "0, 2-31"."""
+    """Rising numbers for people, as "0, 2-31"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][-1] == number - 1:
@@ -556,5 +564,5 @@ def _runs(numbers: Sequence[int]) -> str:
 
 
 def same_secret(a: str, b: str) -> bool:
-    """In constant time."""
+    """Compares two secrets in constant time."""
     return hmac.compare_digest(a.encode(), b.encode())

@@ -1,17 +1,18 @@
 """The life of jobs, as a state machine: no socket, no clock, no thread, no file.
 
 The owner of a `Jobs` tells it what happened (a request came, a stream broke, a switch answered, time passed) and when,
-in seconds of a monotonic clock. Then it carries out what `take_outputs` gives, in order. The states of a job, and of
-its lease, are in job.py, who gets slots next in waiting.py, where in cluster.py, how a job moves in moving.py, and how
-it ends in ending.py.
+in seconds of a monotonic clock. Then the owner carries out what `take_outputs` returns, in order. The states of a job
+and of its lease are in job.py. waiting.py decides who gets slots next, and cluster.py where; moving.py has how a job
+moves, ending.py how a job ends.
 
-Calls go one way: from here to moving.py, to ending.py, and to what is told, written and queued. None of these calls
-back, so nothing of a job changes behind the back of a caller that is changing it. What one job leaves to others, as
-slots that are free, is a mark (`WaitingRoom.due`) until the event has been dealt with.
+Calls go one way: from here to moving.py, to ending.py, and to telling.py, saving.py and waiting.py. None of these calls
+back, so no state of a job changes while a caller is changing it. What one job leaves to others, such as free slots, is
+a mark (`WaitingRoom.due`) until the event has been dealt with.
 
 Slots return to their pool only when the switch has forgotten the lease and every worker has left, was lost, or has been
-told; the last for a bounded time, since a worker may not be listening. What the job leaves in the cells means nothing
-to the next one, which has another key (keys.py). A job may have several switches (tree.py); telling.py tells them.
+told that the job has ended. Telling has a time limit, since a worker may not be listening. What the job leaves in the
+cells means nothing to the next job, which has another key (keys.py). A job may have several switches (tree.py);
+telling.py tells them.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Jobs:
         *,
         unix_offset: float = 0.0,
     ) -> None:
-        """`keys`: for the jobs' packets; no cell of the switches holds one. `unix_offset`: Unix time less `now`."""
+        """`keys`: for the jobs' packets; no cell of the switches holds one of them. `unix_offset`: Unix time less
+        `now`."""
         self.limits = limits or Limits()
         self.cluster = Cluster(switches)
         self._keys = keys
@@ -89,26 +91,26 @@ class Jobs:
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
         self._resumed_at: float | None = None
-        """When the service last went on after a stall."""
+        """When the service last resumed after a stall."""
         self._closing = ""
         self.past = ""
-        """Why the state that this began with is not what was written last, a sentence; empty if it is."""
+        """A sentence that says why the state at the start is not what was written last; empty if it is."""
 
     def __len__(self) -> int:
         return len(self.roster)
 
     def take_outputs(self) -> list[outputs.Output]:
-        """What is to be carried out since it was called last. First, slots that are free are given to who waits."""
+        """Returns what is to be carried out since the last call. Free slots are given to waiting jobs first."""
         self._serve()
         taken = list(self._outputs)
         self._outputs.clear()
         return taken
 
-    # What workers do.
+    # Workers' calls.
 
     def ask(self, request: join.JoinRequest, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker asks to join; `call` then numbers its Join. The answer comes as a `Grant` or `Refuse`. Raises a
-        `Refusal`, and changes nothing, if it cannot be a member."""
+        `Refusal`, and changes nothing, if the caller cannot be a member."""
         check_join(request)
         if self._closing:
             raise Refusal("UNAVAILABLE", self._closing)
@@ -141,7 +143,7 @@ class Jobs:
 
     def attend(self, member: join.Member, now: float, asker: Asker = NOBODY) -> Worker:
         """A worker opens an Attend stream; `stream` then numbers it. A worker that was cut off while its job ended is
-        told why, as long as that is remembered. Raises a `Refusal`."""
+        told the cause, as long as the service remembers the job. Raises a `Refusal`."""
         worker = self.find(member, gone=True)
         if worker.presence in (Presence.LEFT, Presence.LOST) and worker.job.ended is None:
             raise _not_a_member()
@@ -179,15 +181,15 @@ class Jobs:
             self.moving.halted(worker, halted, now)
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
-        """An Attend stream ended: the process has died, or its connection broke. After a silence, or a stall of the
-        service, it says little."""
+        """An Attend stream ended: the process has died, or its connection broke. After a silence of the worker, or a
+        stall of the service, a broken stream is weak evidence of death."""
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
         if worker.job.has_begun:
             resumed = self._resumed_at is not None and now - self._resumed_at < self.limits.resumed_ms / 1000
             worker.broken_at = now
             worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
-        else:  # it hung up on an ended job, as it should
+        else:  # the worker hung up on an ended job, as it should
             worker.presence = Presence.LOST
             self.ending.clear_if_done(worker.job.lease, now)
 
@@ -213,21 +215,21 @@ class Jobs:
             self.ending.end(worker.job, lost_workers.aborted(worker, request.reason), now)
 
     def _find_to_order(self, member: join.Member) -> Worker:
-        """A job that has lost its switch is over here alone: its workers would go on with it, and what one of them says
-        of its end is to be told to the service where they do."""
+        """The worker for a Leave or an Abort. Raises a `Refusal` if its job has lost its switch: that job is over only
+        here, its workers continue it elsewhere, and the other service must hear how it ends."""
         worker = self.find(member)
         if worker.job.ended is not None and worker.job.ended.cause == join.JobEnded.SWITCH_LOST:
             raise _not_a_member()
         return worker
 
-    # What operators do.
+    # Operators' calls.
 
     def create(self, request: join.CreateJobRequest, now: float) -> str:
         """Returns the token; raises a `Refusal`."""
         return self.reservations.create(request, self.roster.named, self.cluster, self.quotas, now)
 
     def end(self, job_name: str, reason: str, now: float) -> None:
-        """Raises a `Refusal` if there is no such job."""
+        """Ends a job by an operator's order. Raises a `Refusal` if there is no such job."""
         reserved = self.reservations.forget(job_name)
         job = self.roster.named.get(job_name)
         if job is None and not reserved:
@@ -244,7 +246,7 @@ class Jobs:
         return len({lease for switch in switches for lease in switch.leases_with_slots()})
 
     def expel(self, is_revoked: Callable[[str], bool], now: float) -> None:
-        """Ends the jobs of workers whose certificates, by their serials, are revoked."""
+        """Ends the jobs of workers whose certificates are revoked; `is_revoked` takes a serial."""
         there = (Presence.WAITING, Presence.GRANTED, Presence.ATTENDING)
         for job in self.roster.all():
             worker = next(
@@ -256,10 +258,11 @@ class Jobs:
                 ended = join.JobEnded(cause=join.JobEnded.WORKER_LOST, worker=worker.peer(), reason=text)
                 self.ending.stop(job, ended, now)
 
-    # What the switches answer.
+    # Switches' answers.
 
     def switch_changed(self, switch_name: str, trouble: str, now: float) -> None:
-        """Whether the switch can be reached has changed, or is known for the first time."""
+        """Notes that the switch has become reachable (`trouble` empty) or unreachable, or that its state is known for
+        the first time."""
         switch = self.cluster.switches[switch_name]
         if trouble and not switch.trouble:
             switch.trouble_since = now
@@ -267,15 +270,16 @@ class Jobs:
         switch.note_unready()
         if not trouble:
             for job in [lease.job for lease in switch.held() if lease.is_current]:
-                job.watch.note_progress(now)  # it was cut off: workers get time to be heard
-                if job.move is not None:  # it looked for another place, and may not need it now
+                job.watch.note_progress(now)  # the switch was cut off: workers get time to be heard
+                if job.move is not None:  # the job looked for another lease, and may not need one now
                     self.moving.look(job, now)
             self._telling.reconcile(switch)
 
     def counted(
         self, switch_name: str, number: int, contributions: Sequence[int], now: float, results: int = 0
     ) -> None:
-        """What the switch has counted for a job: packets by contributor, and sums. Empty if it could not say."""
+        """Takes a switch's counters for a job: `contributions` are packets by contributor, empty if the switch could
+        not say; `results` are sums."""
         lease = self._telling.numbered(switch_name, number)
         if lease is not None and lease.is_current:
             lost_workers.note_counted(lease.job, lease.nodes[switch_name], contributions, results, now)
@@ -299,7 +303,7 @@ class Jobs:
         self.waiting.due = True
 
     def _lose(self, lease: Lease, reason: str, now: float, cause: Cause | None = None) -> None:
-        """A switch has lost what it had of it. `cause`: for which the job may move."""
+        """A switch has lost what it had of the lease. `cause`: why the job may move; None: it cannot move."""
         job = lease.job
         if not lease.is_current:
             self.moving.abandon(lease, reason, now)
@@ -307,7 +311,7 @@ class Jobs:
             self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
     def reconcile_failed(self, switch_name: str, failure: DriverError, now: float) -> None:
-        """It is tried again, at the latest when the switch is out of trouble."""
+        """Reconciling failed. It is tried again, at the latest when the switch is out of trouble."""
         self.cluster.switches[switch_name].note_unready(failure, now + self.limits.evict_retry_ms / 1000)
 
     def admitted(self, switch_name: str, number: int, now: float) -> None:
@@ -337,7 +341,7 @@ class Jobs:
             self._grant(worker)
 
     def refused(self, switch_name: str, number: int, text: str, now: float) -> None:
-        """The switch did not take the job, or could not be asked; it may hold part of it."""
+        """The switch did not take the job, or could not be asked; it may hold a part of the job."""
         lease = self._telling.refused(switch_name, number)
         if lease is None:
             return
@@ -360,19 +364,21 @@ class Jobs:
         self._telling.evict_failed(switch_name, number, now)
 
     def hold_up(self, why: str) -> None:
-        """From now on no job gets slots, since the state cannot be written; empty: they do again."""
+        """Holds up all waiting jobs for the reason `why`, since the state cannot be written; an empty `why` ends
+        this."""
         self.waiting.held_up, self.waiting.due = why, True
 
     def waits_for_disk(self, output: outputs.Grant | outputs.Halt | outputs.GoOn, now: float) -> None:
-        """What it follows from is not on disk yet, so the worker is not late."""
+        """The order to this worker is delayed, since what it follows from is not on disk yet, so the worker is not
+        late."""
         if not isinstance(output, outputs.Halt):
             output.worker.heard_at = now
         self.moving.waits(output.worker, now)
 
-    # What time does.
+    # Time.
 
     def tick(self, now: float) -> None:
-        """To be called several times a second."""
+        """Advances time; to be called several times a second."""
         stalled = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
@@ -395,7 +401,7 @@ class Jobs:
         self.reservations.tick(now, self.roster.named)
 
     def close(self, reason: str, now: float, *, keep_jobs: bool = False) -> None:
-        """No job can form any more. Those that run end, unless they are kept for the next controller."""
+        """Lets no further job form. Running jobs end, unless they are kept for the next controller."""
         self._closing = self.waiting.held_up = f"{reason}: start it again, and the worker will find it"
         for job in self.roster.all():
             if job.waits:
@@ -403,17 +409,17 @@ class Jobs:
             elif (job.state is State.ADMITTING or job.has_begun) and not keep_jobs:
                 self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=reason), now)
 
-    # What was before.
+    # Restart.
 
     def restore(self, state: StoredState, now: float) -> None:
-        """Goes on where the service before ended. If part of the state was lost, `past` says so, and the jobs concerned
-        end. A record that it cannot go on with is set aside.
+        """Continues where the former service ended. If a part of the state was lost, `past` says so, and the jobs
+        concerned end. A record that the service cannot continue with is set aside.
 
-        Jobs that ran go on, and their workers have a while to come back. Those that were being admitted are not in the
-        state: the switches are made to forget them, and their workers ask again.
+        Jobs that ran continue, and their workers have a while to come back. Jobs that were being admitted are not in
+        the state: the switches are made to forget them, and their workers ask again.
         """
         for switch in self.cluster.switches.values():
-            switch.draining = bool({switch.name, switch.part_of} & state.draining)  # it was one node before, perhaps
+            switch.draining = bool({switch.name, switch.part_of} & state.draining)  # perhaps it had no pipes before
         self.reservations.restore(state.reservations)
         self.history.restore(state.ended)
         self.past = state.past
@@ -426,7 +432,7 @@ class Jobs:
         for job in self.set_aside.restore(state.jobs, state.set_aside, take):
             self._restore_job(job, now)
         if state.keys_lost:
-            self.set_aside.forget_all()  # a new sequence may have their keys
+            self.set_aside.forget_all()  # a new sequence may contain the keys of these records
             for job in filter(lambda job: job.has_begun, self.all()):
                 self.ending.end(job, join.JobEnded(cause=join.JobEnded.SWITCH_LOST, reason=state.past), now)
 
@@ -443,10 +449,11 @@ class Jobs:
         else:
             self.moving.restore(job, now)
 
-    # What people ask.
+    # Queries.
 
     def find(self, member: join.Member, *, gone: bool = False) -> Worker:
-        """`gone`: also one of a job that is over. Raises a `Refusal` if it is not a member."""
+        """The worker with this member's token. `gone`: accept a member of a job that is over, too. Raises a `Refusal`
+        if there is no such member."""
         worker = self.roster.tokens.find(member, gone=gone)
         if worker is None:
             raise _not_a_member()
@@ -458,7 +465,7 @@ class Jobs:
     # Forming.
 
     def _enter(self, job: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Job:
-        """The job that this worker joins; a new one if there is none."""
+        """The job that this worker joins; a new job if none has the name."""
         if job is None:
             reservation = self.reservations.get(request.job_name)
             job = asking.new_job(request, asker, reservation, now)
@@ -477,12 +484,12 @@ class Jobs:
         return job
 
     def _ask_again(self, worker: Worker, request: join.JoinRequest, now: float, deadline: float) -> None:
-        """Of a member whose connection broke."""
+        """Handles another Join of a member whose connection broke."""
         worker.call += 1
         worker.come_back(request.resumed.positions)
         worker.deadline = deadline
         worker.heard_waiting = ""
-        if worker.presence is Presence.LOST:  # it was refused, and has not heard that
+        if worker.presence is Presence.LOST:  # the worker was refused, and has not heard so
             worker.presence = Presence.WAITING
         if worker.presence is Presence.GRANTED:
             worker.heard_at = now
@@ -507,7 +514,7 @@ class Jobs:
         self._give_up_if_not_to_wait(job, now)
 
     def _give_up_if_not_to_wait(self, job: Job, now: float) -> None:
-        """Of a job that was tried, and got no slots."""
+        """Gives up a job that was tried and got no slots, if its workers do not want to wait."""
         if job.state is not State.QUEUED or not self.waiting.has_tried(job.lease):
             return
         if any(worker.admission != join.Admission.QUEUE for worker in job.members.workers.values()):
@@ -515,9 +522,9 @@ class Jobs:
             self.ending.give_up(job, Refusal("RESOURCE_EXHAUSTED", text), now)
 
     def _tell_if_over(self, named: Job | None, request: join.JoinRequest, asker: Asker, now: float) -> Worker | None:
-        """A worker would go on with a job that one of its workers, or an operator, has ended, or says itself that it is
-        over, which no service heard yet: it is told the reason, and is no member. None: its job is not over. `named`:
-        the job that has the name now, which may be another one."""
+        """Refuses a worker for good that would continue a job which is over: one of its workers, or an operator, has
+        ended it, or the worker itself says that it is over before any service heard so. Returns a worker that is no
+        member, or None if the job is not over. `named`: the job that has the name now, which may be another one."""
         resumed = request.resumed
         ended = self._over.find(request.job_name, resumed.job_id, now)
         if ended is None and not resumed.HasField("ended"):
@@ -544,7 +551,7 @@ class Jobs:
     # Slots.
 
     def _note_keys(self, switch: Switch, reserved: int) -> None:
-        """`reserved`: keys that other controllers have given to the switch."""
+        """Skips keys that may have been used. `reserved`: keys that other controllers have given to the switch."""
         if reserved > self._keys.reserved:
             self.past = (
                 f"{switch.name} has been given keys that the state does not know of: it is an old copy, or the disk "
@@ -555,7 +562,7 @@ class Jobs:
         self._keys.skip(reserved)
 
     def _serve(self) -> None:
-        """Those in the queue get the slots that are free."""
+        """Gives the free slots to jobs in the queue."""
         for lease, grounds in self.waiting.serve():
             if self._keys.must_reserve:
                 self._outputs.append(outputs.SaveKeys(self._keys.reserve()))
@@ -572,11 +579,11 @@ class Jobs:
     # Watching.
 
     def _tick_alone(self, job: Job, now: float) -> None:
-        """A bug that one job meets makes no other one wait for ever."""
+        """Ticks one job, so that a bug with this job does not make any other job wait for ever."""
         try:
             self._tick_job(job, now)
         except Exception:
-            if not job.tick_fails:  # it does so several times a second
+            if not job.tick_fails:  # a tick that fails does so several times a second
                 log.exception("%s cannot be watched; the others are", job)
             job.tick_fails = True
 

@@ -1,21 +1,21 @@
-"""The keys on the wire: each job gets one that no job of this sequence had before. Pure, but for drawing a secret.
+"""The keys on the wire: each job gets a key that no job of this sequence had before. Pure, but for drawing a secret.
 
-A cell of a switch belongs to the key of the contribution that began its round. To a packet with another key it is
-unused. So what a job leaves behind means nothing to the next one, as long as no key is used twice while cells may hold
-it. A sequence promises that, and outsiders cannot tell which key comes next.
+A cell of a switch belongs to the key of the contribution that began its round. To a packet with another key the cell is
+unused. So what a job leaves behind means nothing to the next job, as long as no key is used twice while cells may hold
+it. A sequence guarantees this, and outsiders cannot tell which key comes next.
 
 Theory of operation. Job n of the sequence, counted from 1, gets the n-th number of a permutation of all 32-bit numbers,
-so none comes twice and no list of used keys is needed. The permutation is a Feistel network whose round function is
-BLAKE2s with a secret of 128 bits. Halves of 16 bits are short and counted numbers are the worst case: distinguishers of
-few rounds need some thousand keys of a sequence. NIST's FF1, the same construction (SP 800-38G), takes ten rounds, and
-so does this. 0 is no key: the number whose image is 0 gets the image of 0 instead, which no job has.
+so no number comes twice and no list of used keys is needed. The permutation is a Feistel network whose round function
+is BLAKE2s with a secret of 128 bits. Halves of 16 bits are short and counted numbers are the worst case: distinguishers
+of few rounds need some thousand keys of a sequence. NIST's FF1, the same construction (SP 800-38G), takes ten rounds,
+and so does this network. 0 is no key: the number whose image is 0 gets the image of 0 instead, which no job has.
 
-Keys are reserved in blocks. A block is on disk before its first key is used, and a restart goes on behind it: a crash
-wastes the rest of a block, and uses no key again.
+Keys are reserved in blocks. A block is on disk before its first key is used, and a restart continues behind the block:
+a crash wastes the rest of a block, and uses no key again.
 
-A disk may forget, and a copy of a state may be used. So each switch is told how many keys are reserved before it is
-given a job with one of them, and keeps that number for as long as its cells. The next controller goes on behind that
-number too (`skip`), whatever its state says.
+A disk may lose a write, and a copy of a state may be used. So each switch is told how many keys are reserved before it
+is given a job with one of them, and keeps that number for as long as its cells. The next controller continues behind
+that number too (`skip`), whatever its state says.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ KEY_BITS = 32
 SECRET_BYTES = 16
 FEISTEL_ROUNDS = 10
 BLOCK = 64
-"""Keys that are reserved at once: few jobs wait for the disk, and a restart wastes little of 2^32."""
+"""How many keys are reserved at once: few jobs wait for the disk, and a restart wastes little of 2^32."""
 
 
 class KeySequence:
-    """All keys, in an order that only the secret tells."""
+    """All keys, in an order that only the secret determines."""
 
     def __init__(self, secret: bytes, *, bits: int = KEY_BITS) -> None:
-        """`bits`: of a key; other widths than the usual are for tests, and even."""
+        """`bits`: width of a key, an even number; only tests use other widths than the usual one."""
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"the secret of a key sequence has {SECRET_BYTES} bytes, not {len(secret)}")
         self._secret = secret
@@ -46,16 +46,16 @@ class KeySequence:
 
     @classmethod
     def draw(cls) -> KeySequence:
-        """A new one."""
+        """Returns a sequence with a new random secret."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @property
     def identity(self) -> bytes:
-        """Tells this sequence from every other. Not secret: a switch may have it."""
+        """Tells this sequence from every other. The identity is not secret: a switch may have it."""
         return hashlib.blake2s(key=self._secret, person=b"identity").digest()
 
     def key(self, number: int) -> int:
-        """Of job `number`, 1 to `length`: not 0, and another one for each number."""
+        """The key of job `number`, 1 to `length`: never 0, and different for each number."""
         assert 1 <= number <= self.length, f"there is no key {number}"
         return self._permuted(number) or self._permuted(0)
 
@@ -72,22 +72,22 @@ class KeySequence:
 
 
 class Keys:
-    """The keys that are left of a sequence. Only the owner of the state may draw from it."""
+    """The keys that are left of a sequence. Only the owner of the state may draw from them."""
 
     def __init__(self, sequence: KeySequence, reserved: int = 0) -> None:
-        """`reserved`: how many, from the first, may have been used."""
+        """`reserved`: how many keys, from the first, may have been used."""
         self._sequence = sequence
         self.identity = sequence.identity
         self._drawn = reserved
         self.reserved = reserved
-        """How many, from the first, may be used or may have been."""
+        """How many keys, from the first, may be used or may have been used."""
 
     @property
     def left(self) -> int:
         return self._sequence.length - self._drawn
 
     def check_left(self, waiting: int) -> None:
-        """Raises a `Refusal` if there is none for a job besides the `waiting` ones."""
+        """Raises a `Refusal` if no key is left for a job besides the `waiting` ones."""
         if self.left <= waiting:
             raise Refusal(
                 "RESOURCE_EXHAUSTED",
@@ -96,16 +96,17 @@ class Keys:
 
     @property
     def must_reserve(self) -> bool:
-        """All that are reserved have been drawn."""
+        """True if all reserved keys have been drawn."""
         return self._drawn == self.reserved
 
     def reserve(self) -> int:
-        """How many are reserved from now on: to be on disk before the next key is used."""
+        """Reserves a block. Returns how many keys are reserved now, which must be on disk before the next key is
+        used."""
         self.reserved = min(self._drawn + BLOCK, self._sequence.length)
         return self.reserved
 
     def skip(self, used: int) -> None:
-        """`used`: how many, from the first, others may have used."""
+        """Skips keys that others may have used: the first `used` ones."""
         self._drawn = max(self._drawn, min(used, self._sequence.length))
         self.reserved = max(self.reserved, self._drawn)
 

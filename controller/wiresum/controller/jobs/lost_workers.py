@@ -1,16 +1,16 @@
-"""Which worker or switch of a job is lost, late or away. Pure.
+"""Decides which worker or switch of a job is lost, late or away. Pure.
 
 Every state has a bound, so that no worker waits for ever.
 
 A job that runs does not need the service, so silence towards the service alone is no reason to end it. A worker is lost
-when its connection has broken, its switch has counted no packet of it, and no round of the others went on, which would
+when its connection has broken, its switch has counted no packet of it, and no round of the others advanced, which would
 need its packets. As long as the connection stands, the process lives, even if its heartbeats are late: gRPC's own
 threads answer pings, and without an answer the connection breaks (service/join_server.py). If a switch and all workers
 are out of reach, the service is cut off. In a tree each worker's switch is its witness, and a job is lost with any of
 its switches.
 
 While a job moves no worker sends packets, so no switch is a witness. A worker that sends heartbeats must halt within
-the time that one is given which is silent; one that is silent, though its connection stands, is given longer.
+`heartbeat_lost_ms`; a worker that is silent although its connection stands is given longer, `deaf_ms_max`.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from wiresum.controller.jobs.tree import Node, Phase, in_words
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
 ALONE_SHARE = 3
-"""A worker whose connection alone broke is given this part of the time that others are given."""
+"""A worker whose connection alone broke is given this part of the usual time."""
 ALONE_LOOKS = 4
-"""How often the switch is asked in that time."""
+"""How often the switch is asked in the time that such a worker is given (`ALONE_SHARE`)."""
 IDLE_LOOKS = 8
-"""How often a job is looked at in the time after which it counts as idle."""
+"""How often a job's counters are read in the time after which the job counts as idle."""
 
 
 @dataclass(frozen=True)
 class End:
-    """The job ends."""
+    """A verdict: the job ends."""
 
     ended: join.JobEnded
     refusal: Refusal | None = None
-    """To those who wait for a grant; None: as for every job that ends."""
+    """The answer to workers that wait for a grant; None: the usual one."""
 
 
 Verdict = Refusal | End
-"""A `Refusal`: the job did not begin."""
+"""A `Refusal` means that the job did not begin."""
 
 
 def look(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> Verdict | None:
-    """`switches`: all that there are, by name."""
+    """Returns what is to become of the job; None: it goes on. `switches`: all switches, by name."""
     match job.state:
         case State.FORMING | State.QUEUED:
             return _late(job, limits, now)
@@ -101,7 +101,7 @@ def _late(job: Job, limits: Limits, now: float) -> Refusal | None:
 
 
 def _away_worker(job: Job, limits: Limits, now: float) -> Worker | None:
-    """One whose Join broke off, and that has not asked again in time."""
+    """A worker whose Join broke off and that has not asked again in time; None: there is none."""
     for worker in job.members.workers.values():
         if worker.away_since is not None and now >= worker.away_since + limits.ask_again_ms_max / 1000:
             return worker
@@ -123,9 +123,9 @@ def _slow_switch(job: Job, now: float) -> End | None:
 
 
 def ask_to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list[Node]:
-    """Which switches are asked for their counters now: those of silent workers, and, where others wait for slots, the
-    root, which shows whether the job is idle."""
-    if not crowded or job.lease.is_on_one_host:  # of whose sums the switch sees nothing
+    """The switches that are asked for their counters now: those of silent workers, and, where others wait for slots,
+    the root, which shows whether the job is idle."""
+    if not crowded or job.lease.is_on_one_host:  # such a job's switch sees nothing of its sums
         job.watch.active_at, job.watch.results = now, None
     if job.state is not State.RUNNING:
         return []
@@ -145,7 +145,8 @@ def ask_to_count(job: Job, limits: Limits, now: float, *, crowded: bool) -> list
 
 
 def note_counted(job: Job, node: Node, contributions: Sequence[int], results: int, now: float) -> None:
-    """What a switch of the job has counted: packets by contributor, and sums. Empty if it could not say."""
+    """Takes a switch's counters for the job: `contributions` are packets by contributor, empty if the switch could not
+    say; `results` are sums."""
     node.counting = False
     if node is job.lease.root:
         if not contributions or results != job.watch.results:
@@ -167,11 +168,11 @@ def _is_suspect(worker: Worker, limits: Limits, now: float) -> bool:
 
 
 class _Patience(NamedTuple):
-    """With a worker whose connection broke."""
+    """How much time a worker gets whose connection broke."""
 
     lost_ms: float
     counted_ms: float
-    """How often its switch is asked meanwhile."""
+    """How often the worker's switch is asked meanwhile."""
 
 
 def _patience(worker: Worker, limits: Limits) -> _Patience:
@@ -182,7 +183,8 @@ def _patience(worker: Worker, limits: Limits) -> _Patience:
 
 
 def _broke_alone(worker: Worker) -> bool:
-    """Has its connection broken shortly after a sign of life, and another worker's, older than that, not?"""
+    """True if the worker's connection broke shortly after a sign of life, while an older connection of another worker
+    stands."""
     broken_at = worker.broken_at
     return (
         broken_at is not None
@@ -195,7 +197,8 @@ def _broke_alone(worker: Worker) -> bool:
 
 
 def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> End | None:
-    """A switch that cannot be asked is no witness that nothing comes: then `_lost_switch` decides."""
+    """Finds a worker that is lost because it is silent. A switch that cannot be asked is no witness of silence:
+    `_lost_switch` decides about its workers."""
     for worker in job.members.workers.values():
         if switches[worker.switch_name].trouble or job.lease.nodes[worker.switch_name].counting:
             continue
@@ -217,13 +220,13 @@ def _silent(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float
 
 
 def _is_witnessed(worker: Worker, patience: _Patience) -> bool:
-    """Have the switch's counters stood still for long enough? A single answer says nothing."""
+    """True if the switch's counters have stood still for long enough. A single answer proves nothing."""
     said_s = worker.said_last_at - worker.said_first_at if worker.contributions is not None else 0.0
     return said_s >= (patience.lost_ms - patience.counted_ms) / 1000
 
 
 def _left(job: Job, limits: Limits, now: float) -> End | None:
-    """No collective can complete without the one that left."""
+    """Ends the job some time after a Leave: no collective can complete without the worker that left."""
     gone = job.members.left_first
     if gone is None or now < job.members.left_at + limits.leave_grace_ms / 1000:
         return None
@@ -231,7 +234,8 @@ def _left(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: float) -> End | None:
-    """A job whose rounds move, as its workers say, goes on, whatever is out of reach."""
+    """Ends a job that has lost a switch. A job whose rounds advance, as its workers say, continues, whatever is out of
+    reach."""
     switch = min((s for s in switches if s.trouble), key=lambda s: s.trouble_since, default=None)
     if switch is None:
         return None
@@ -245,7 +249,7 @@ def _lost_switch(job: Job, switches: Iterable[Switch], limits: Limits, now: floa
     if still_s <= limits.switch_lost_ms_max / 1000:
         return None
     reason = f"{switch.name} is lost: {switch.trouble}, and for {still_s:.0f} s the job has made no progress"
-    # Perhaps it is one of them that the job waits for, and the switch, which would know, cannot say so.
+    # The job may wait for one of its workers, which the switch cannot report now.
     if suspects := [str(worker) for worker in job.members.workers.values() if _is_suspect(worker, limits, now)]:
         reason += f"; of {' and '.join(suspects)} nothing has been heard either"
     return _ended(join.JobEnded.SWITCH_LOST, reason)
@@ -261,7 +265,7 @@ def _dead_while_moving(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _is_cut_off(job: Job, switches: Mapping[str, Switch], limits: Limits, now: float) -> bool:
-    """Is the service itself, as it seems: are a switch and all workers of the job out of its reach?"""
+    """True if the service itself seems cut off: a switch and all workers of the job are out of its reach."""
     unheard_s = now - max(worker.heard_at for worker in job.members.workers.values())
     return unheard_s > limits.suspect_ms / 1000 and any(switches[name].trouble for name in job.lease.nodes)
 
@@ -293,7 +297,8 @@ def _without_lease(job: Job, switches: Mapping[str, Switch], limits: Limits, now
 
 
 def _not_gone_on(job: Job, limits: Limits, now: float) -> End | None:
-    """One that says so: without heartbeats it counts as any other that is silent."""
+    """Finds a worker that still says it has halted after its job has moved. Without heartbeats it counts as any other
+    silent worker."""
     going_on = job.members.going_on
     if going_on is None or now - going_on.at <= limits.heartbeat_lost_ms / 1000:
         return None
@@ -305,7 +310,8 @@ def _not_gone_on(job: Job, limits: Limits, now: float) -> End | None:
 
 
 def _idle(job: Job, limits: Limits, now: float) -> End | None:
-    """`active_at` is now for as long as nobody waits for slots."""
+    """Ends a job that has summed nothing for too long. `active_at` is the present for as long as nobody waits for
+    slots."""
     idle_s = now - job.watch.active_at if job.watch.active_at is not None else 0.0
     if not limits.idle_ms_max or idle_s <= limits.idle_ms_max / 1000:
         return None

@@ -1,26 +1,27 @@
-"""Moves: a job that runs goes on with another lease, at the same switch or another one. Pure.
+"""Moves: a job that runs continues with another lease, at the same switch or another one. Pure.
 
-Theory of operation. Workers stop where they are and say for each slot which round they wait for. What one has and
-another lacks is repeated first (positions.py), under the new lease's key. docs/protocol.md, section 9, says why no sum
-is lost; this is what the service does.
+Theory of operation. Workers stop where they are and say for each slot which round they wait for. What one worker has
+and another lacks is resent first (positions.py), under the new lease's key. docs/protocol.md, section 9, says why no
+sum is lost; the steps below are the service's.
 
 1. There is a cause. A switch is lost, and the job's rounds have stood still since; or an operator drains it; or it was
-   started again and has lost its cells; or the service before has ended in the middle of a move.
-2. The next lease is asked for. It is in the same queue as those of other jobs, and admitted by the same code, with as
-   many slots, threads and lanes as the job has. Where the present lease may still serve (a lost or drained switch), the
-   job runs on meanwhile, and stays if there is no place. Where it does not, step 3 comes at once.
-3. The job is MOVING: that and the move's number are on disk, its workers are told to halt, and its switches to forget
-   it, which frees its slots.
-4. When the next lease is there and all have halted, it is what the job has, and the one before is released. Both are
-   on disk before a worker hears of it.
-5. A worker that still says it has halted is told again on its next stream, until all have gone on.
+   started again and has lost its cells; or the former service ended in the middle of a move.
+2. The next lease is asked for. It is in the same queue as the leases of other jobs, and admitted by the same code, with
+   as many slots, threads and lanes as the job has. Where the present lease may still serve (a lost or drained switch),
+   the job runs on meanwhile, and stays if no other switch takes it. Otherwise step 3 comes at once.
+3. The job is MOVING: this state and the move's number are on disk, its workers are told to halt, and its switches to
+   forget it, which frees its slots.
+4. When the next lease is held and all workers have halted, it becomes the job's lease, and the former one is released.
+   Both are on disk before a worker hears of it.
+5. A worker that still says it has halted is told again on its next stream, until all have continued.
 
-A service that is killed leaves on disk a job that runs, or one that moves. The next one begins a new move, with a
-larger number, when it reads that the job was moving or when a worker says that it has halted for the move that is on
-disk, of which it did not hear the end. What the one before gave to switches in step 2 is not on disk, and is removed
-from them.
+A service that is killed leaves on disk a job that runs, or one that moves. The next service begins a new move, with a
+larger number, when it reads that the job was moving, or when a worker says that it has halted for the move on disk,
+whose end it did not hear. What the former service gave to switches in step 2 is not on disk, and is removed when each
+switch is reconciled.
 
-No worker hears of a move's number that is not on disk. So whoever says a larger one than the job's has it from nobody.
+No worker hears of a move's number that is not on disk. So a worker that says a larger number than the job's has made it
+up.
 
 Every phase has a bound: lost_workers.py.
 """
@@ -65,7 +66,7 @@ log = logging.getLogger(__name__)
 MOVE_NUMBER_MAX = (1 << 32) - 1
 BEYOND_BUDGET = "workers of its tenant's jobs have asked for moves too often"
 WORKERS_NAMED_MAX = 3
-"""Of those that a move waits for."""
+"""How many workers a text names that a move waits for."""
 
 
 class Moving:
@@ -85,12 +86,13 @@ class Moving:
         self._emit, self._saving, self._ending = emit, saving, ending
         self._asked = AskedMoves(limits)
         self.count: Counter[Cause] = Counter()
-        """Of moves that were completed."""
+        """How many moves were completed, by cause."""
 
-    # Whether it moves.
+    # Whether a job moves.
 
     def look(self, job: Job, now: float) -> None:
-        """To be called several times a second for each job that has begun."""
+        """Finds a cause to move, and looks for the next lease; to be called several times a second for each job that
+        has begun."""
         if job.state is State.RUNNING:
             found = self._cause(job)
             if found is None or not can_move(job):
@@ -104,9 +106,9 @@ class Moving:
         self._seek(job, now)
 
     def must_move(self, job: Job, cause: Cause, reason: str, now: float) -> bool:
-        """Its lease is of no use any more. False: it cannot move."""
+        """Begins a move, since the job's lease is of no use any more. False: the job cannot move."""
         if job.state is State.MOVING:
-            return True  # it has no use for that lease anyway
+            return True  # a job that moves already has no use for its present lease
         if job.state is not State.RUNNING or not can_move(job):
             return False
         if job.move is None or job.move.lease is None:
@@ -116,7 +118,7 @@ class Moving:
         return True
 
     def restore(self, job: Job, now: float) -> None:
-        """After a restart of the service. Its switches are reconciled without a job that moves."""
+        """Takes up a job after a restart of the service. A switch is reconciled without the jobs that move."""
         job.members.may_be_halted = set(job.members.workers)
         if job.state is State.MOVING:
             reason = "the service was started again while it moved"
@@ -141,7 +143,8 @@ class Moving:
         return None
 
     def _stay(self, job: Job, now: float) -> None:
-        """Of a job that runs. A lease that is just being admitted will be used: that is a matter of a moment."""
+        """Drops the search for another lease of a job that runs. A lease that is being admitted stays, and will be
+        used, which takes only a moment."""
         lease = job.move.lease if job.move is not None else None
         if lease is not None and lease.state is not LeaseState.WANTED:
             return
@@ -168,7 +171,7 @@ class Moving:
     # The next lease.
 
     def admitted(self, lease: Lease, now: float) -> None:
-        """All its switches have it."""
+        """The job's next lease is held: all its switches have it."""
         job, move = lease.job, _move_to(lease)
         if job.state is State.RUNNING:
             if not can_move(job):  # one of its workers has left meanwhile
@@ -178,7 +181,7 @@ class Moving:
         self._go_if_ready(job, move, now)
 
     def abandon(self, lease: Lease, why: str, now: float) -> None:
-        """A switch did not take it, or has lost it."""
+        """Drops the job's next lease, since a switch did not take it or has lost it."""
         move = _move_to(lease)
         move.lease, move.obstacle = None, why
         move.again_at = now + self._limits.evict_retry_ms / 1000
@@ -204,14 +207,14 @@ class Moving:
             self.remind(worker)
 
     def remind(self, worker: Worker) -> None:
-        """Tells it to halt, if its job moves; to be called when it has opened a stream."""
+        """Tells the worker to halt, if its job moves; to be called when the worker has opened a stream."""
         job = worker.job
         if job.state is State.MOVING and job.move is not None and worker.presence is Presence.ATTENDING:
             halt = join.Halt(move_number=job.move_number, reason=job.move.reason)
             self._emit(Halt(worker, join.JobEvent(halt=halt)))
 
     def goes_on(self, worker: Worker) -> None:
-        """It has said that it has not halted."""
+        """Takes a heartbeat which says that the worker is not halted."""
         members = worker.job.members
         members.may_be_halted.discard(worker.rank)
         if members.going_on is not None and worker.job.state is State.RUNNING:
@@ -220,10 +223,10 @@ class Moving:
                 members.going_on = None
 
     def halted(self, worker: Worker, said: join.Halted, now: float) -> None:
-        """It has said that it has halted, and where."""
+        """Takes a heartbeat which says that the worker has halted, and where."""
         job, number = worker.job, said.move_number
         if not job.has_begun or number < job.move_number:
-            return  # it has yet to hear what it is told
+            return  # the worker has yet to hear what it is told
         if number > job.move_number:
             self._end_for(worker, f"says that it has halted, which it was not told to (move {number})", now)
         elif said.unasked:
@@ -236,7 +239,8 @@ class Moving:
             self._note_positions(worker, said.positions, now)
 
     def _halted_before(self, worker: Worker, now: float) -> None:
-        """The job has moved, as the service before knew, and this worker has not heard of it."""
+        """Handles a worker that has halted for a move which ended under the former service, and that has not heard of
+        the end."""
         job = worker.job
         if worker.rank not in job.members.may_be_halted:
             return self._end_for(worker, "says that it has halted, which it was not told to", now)
@@ -246,13 +250,14 @@ class Moving:
         return None
 
     def _halted_by_itself(self, worker: Worker, now: float) -> None:
-        """It took the service, or its switch, for lost. If its job moves already, it has yet to hear that."""
+        """Handles a worker that halted because it took the service, or its switch, for lost. If the job moves already,
+        the worker has yet to hear so."""
         job = worker.job
         if job.state is not State.RUNNING or job.members.left_first is not None:
             return  # it moves, or ends for the one that has left
         self.goes_on(worker)  # from the move before
         cause, reason = Cause.INTERRUPTED, f"{worker} had lost the service, and halted"
-        if job.move is not None:  # it looks for another place anyway
+        if job.move is not None:  # the job looks for another lease anyway
             cause, reason = job.move.cause, job.move.reason
         elif can_move(job) and self._is_beyond_budget(worker, now):
             return
@@ -261,7 +266,8 @@ class Moving:
             self._end_for(worker, "had halted since it lost the service, and the job cannot move", now)
 
     def _is_beyond_budget(self, worker: Worker, now: float) -> bool:
-        """Asked with each heartbeat: then the job waits, or ends since it has waited too long."""
+        """True if the tenant's budget of moves is used up: then the job waits, or ends since it has waited too long.
+        Called for each heartbeat of a worker that has halted by itself."""
         job = worker.job
         if self._asked.take(job.tenant, self._cluster.jobs_of(job.tenant), now):
             return False
@@ -324,7 +330,7 @@ class Moving:
                 self._tell_to_go_on(worker)
 
     def _tell_to_go_on(self, worker: Worker) -> None:
-        """Once on each stream."""
+        """Tells a worker to continue, once on each stream."""
         job, going_on = worker.job, worker.job.members.going_on
         assert going_on is not None, "not all have gone on"
         if worker.rank not in going_on.roles or going_on.told_on.get(worker.rank) == worker.stream:
@@ -335,7 +341,7 @@ class Moving:
         self._emit(GoOn(worker, join.JobEvent(move=move)))
 
     def waits(self, worker: Worker, now: float) -> None:
-        """What it is told is not on disk yet, so the worker is not late."""
+        """The orders to this worker are not on disk yet, so the worker is not late."""
         job = worker.job
         if job.members.going_on is not None:
             job.members.going_on.at = now
@@ -345,7 +351,7 @@ class Moving:
     # What people hear.
 
     def describe(self, job: Job, now: float) -> str:
-        """That a job moves, why, and what it waits for; empty: it does not."""
+        """Says that a job moves, why, and what it waits for; empty: the job does not move."""
         move, members = job.move, job.members
         if move is not None:
             since = f"since {move.reason}, {now - move.since:.0f} s ago"
@@ -360,7 +366,8 @@ class Moving:
         return ""
 
     def lost(self, job: Job) -> str:
-        """That the switch of a job which runs is lost, and no other can take it, a clause; empty: it is not so."""
+        """A clause which says that the switch of a running job is lost and no other can take the job; empty: this is
+        not so."""
         move = job.move
         if job.state is not State.RUNNING or move is None or move.cause is not Cause.SWITCH_LOST:
             return ""
@@ -369,7 +376,7 @@ class Moving:
         return f"{move.reason}, and no other can take it: {self.why_not(job)}"
 
     def why_not(self, job: Job) -> str:
-        """Why a job that looks for another lease has none."""
+        """Why a job that looks for another lease has none; empty: it does not look."""
         move = job.move
         if move is None:
             return ""
@@ -386,7 +393,7 @@ class Moving:
 
 
 def can_move(job: Job) -> bool:
-    """Can all its workers, and are they still there? And is there a number for one more move?"""
+    """True if all workers can move and are still there, and a number is left for one more move."""
     return (
         job.members.left_first is None
         and job.move_number < MOVE_NUMBER_MAX
@@ -396,7 +403,8 @@ def can_move(job: Job) -> bool:
 
 
 def _candidates(job: Job, cluster: Cluster) -> frozenset[str]:
-    """The switches that all its workers hang on, or below, now. Raises a `Refusal` if there is none."""
+    """The switches that all the job's workers are attached to now, directly or through switches below. Raises a
+    `Refusal` if there is none."""
     addresses = {worker.endpoint.address for worker in job.members.workers.values()}
     found = frozenset.intersection(*map(cluster.at_or_above, addresses))
     if job.terms.within:
@@ -407,7 +415,7 @@ def _candidates(job: Job, cluster: Cluster) -> frozenset[str]:
 
 
 def _move_to(lease: Lease) -> Move:
-    """The one that its job is in, or looks for."""
+    """The move that brings the lease's job to this lease."""
     move = lease.job.move
     assert move is not None and move.lease is lease, "a job has one next lease"
     return move

@@ -28,7 +28,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Grant:
-    """Answer this worker's Join."""
+    """Answer this worker's Join with a grant."""
 
     worker: Worker
     reply: join.JoinReply
@@ -36,7 +36,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Answer this worker's Join."""
+    """Answer this worker's Join with a refusal."""
 
     worker: Worker
     refusal: Refusal
@@ -44,7 +44,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class RefuseForGood:
-    """Answer this worker's Join, by which it would go on with a job that is over."""
+    """Answer a Join by which the worker would continue a job that is over."""
 
     worker: Worker
     ended: join.JobEnded
@@ -52,7 +52,7 @@ class RefuseForGood:
 
 @dataclass(frozen=True)
 class Tell:
-    """Send this on the worker's Attend stream, then call `told`, and close the stream."""
+    """Send the end of the job on the worker's Attend stream, then call `told`, and close the stream."""
 
     worker: Worker
     ended: join.JobEnded
@@ -60,7 +60,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Halt:
-    """Send this on the worker's Attend stream, if there is one."""
+    """Tell the worker to halt, on its Attend stream, if there is one."""
 
     worker: Worker
     event: join.JobEvent
@@ -68,7 +68,7 @@ class Halt:
 
 @dataclass(frozen=True)
 class GoOn:
-    """Send this on the worker's Attend stream, if there is one."""
+    """Tell the worker to continue, on its Attend stream, if there is one."""
 
     worker: Worker
     event: join.JobEvent
@@ -86,7 +86,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Admit:
-    """Tell the switch, then call `admitted` or `refused`."""
+    """Install the job in the switch, then call `admitted` or `refused`."""
 
     switch_name: str
     entry: JobEntry
@@ -94,7 +94,7 @@ class Admit:
 
 @dataclass(frozen=True)
 class Evict:
-    """Tell the switch, then call `evicted` or `evict_failed`."""
+    """Make the switch forget the job, then call `evicted` or `evict_failed`."""
 
     switch_name: str
     number: int
@@ -110,7 +110,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Reconcile:
-    """Make the switch hold exactly these, then call `reconciled` or `reconcile_failed`."""
+    """Make the switch hold exactly these entries, then call `reconciled` or `reconcile_failed`."""
 
     switch_name: str
     entries: tuple[JobEntry, ...]
@@ -120,7 +120,7 @@ class Reconcile:
 
 
 Record = JobRecord | SetAside | Reservation | EndedRecord
-"""A `SetAside` that is saved is a job's record no more."""
+"""What is saved or forgotten. Saving a `SetAside` removes the record from those of jobs."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Forget:
 
 @dataclass(frozen=True)
 class SaveKeys:
-    """How many keys, from the first, may be used."""
+    """Write how many keys, from the first, may be used."""
 
     reserved: int
 

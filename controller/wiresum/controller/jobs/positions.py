@@ -1,8 +1,8 @@
-"""What each worker repeats in a move, slot by slot: docs/protocol.md, section 9. Pure.
+"""What each worker resends in a move, slot by slot: docs/protocol.md, section 9. Pure.
 
 A worker's position in a slot is the round whose RESULT it does not have yet. Nobody has the RESULT of a round to which
-not all have contributed, so any two workers' positions in a slot are at most one apart. Where they differ, those behind
-lack a RESULT that all others have: one of the others gives it again.
+not all have contributed, so any two workers' positions in a slot are at most one apart. Where they differ, the workers
+behind lack a RESULT that all others have: one of the others sends it again.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ ROUNDS = 1 << 32
 
 POSITION_BYTES = 4
 ROLE_BYTES = 1
-"""What a worker says of a slot, and what it is told."""
+"""Bytes of a position and of a role: what a worker says of a slot, and what it is told."""
 POSITIONS_MAX = 1 << 20
-"""Of all workers of a job together. A larger one stays where it is: comparing more takes seconds."""
+"""How many positions all workers of a job may have together. A larger job does not move: comparing more takes
+seconds."""
 
 
 class Role(IntEnum):
-    """Of a worker in a slot, as workers are told it."""
+    """What a worker does in a slot when its job continues."""
 
     NONE = 0
     """All workers are at the same position."""
     BEHIND = 1
-    """It lacks the RESULT."""
+    """The worker lacks the RESULT."""
     AHEAD = 2
-    """It has the RESULT, and another worker gives it again."""
+    """The worker has the RESULT, and another worker sends it again."""
     REPEATS = 3
-    """It has the RESULT, and gives it again."""
+    """The worker has the RESULT, and sends it again."""
 
 
 def roles_of(positions: Sequence[bytes]) -> list[bytes]:
-    """By worker, a `Role` for each slot, from each worker's position in each slot, as 4 bytes, big-endian. Raises a
-    ValueError if these cannot be the positions of one job's workers.
+    """Returns, for each worker, a `Role` for each slot. `positions`: each worker's position in each slot, as 4 bytes,
+    big-endian. Raises a `ValueError` if these cannot be the positions of one job's workers.
 
-    A job may have a million, so all slots of a worker are compared at once: they are lanes of one large number.
+    A job may have a million positions, so all slots of a worker are compared at once: they are lanes of one large
+    number.
     """
     first = positions[0]
     slots = len(first) // POSITION_BYTES
@@ -60,9 +62,10 @@ def roles_of(positions: Sequence[bytes]) -> list[bytes]:
 
 
 _EQUAL, _ONE_MORE, _ONE_LESS, _FAR = range(4)
-"""How a position is to the first worker's, as a byte for each slot."""
+"""How a position relates to the first worker's, as a byte for each slot."""
 _HIGH_BYTE_OF = bytes([0, 0, *[1] * 253, 255])
-"""What the other bytes of a difference of 0, 1 or -1 are, by its last one; 1, which no byte is: it is none of these."""
+"""The higher bytes of a difference of 0, 1 or -1, by its lowest byte; for any other lowest byte 1, which no higher byte
+of these differences is."""
 _KIND_OF = bytes([_EQUAL, _ONE_MORE, *[_FAR] * 253, _ONE_LESS])
 _FAR_IF_WRONG = bytes([0, *[_FAR] * 255])
 _ROLE_OF = bytes(
@@ -74,11 +77,11 @@ _ROLE_OF = bytes(
     }.get((code >> 2, code & 3), Role.NONE)
     for code in range(256)
 )
-"""By how a worker is to the first one, and how others in that slot are."""
+"""A worker's role, by how its position and the differing position of others relate to the first worker's."""
 
 
 def _minus(mine: bytes, first: bytes) -> bytes:
-    """How each position is to the other one."""
+    """Compares each position with the first worker's: a byte for each slot."""
     slots = len(mine) // POSITION_BYTES
     top = int.from_bytes(b"\x80\0\0\0" * slots, "big")
     a, b = int.from_bytes(mine, "big"), int.from_bytes(first, "big")
@@ -94,7 +97,7 @@ def _minus(mine: bytes, first: bytes) -> bytes:
 
 
 def _any(kinds: Iterable[bytes], wanted: int) -> int:
-    """A byte for each slot: 1 where any of them is so."""
+    """A byte for each slot, as one number: 1 where any worker's comparison is `wanted`."""
     table = bytes(kind == wanted for kind in range(256))
     found = 0
     for each in kinds:
@@ -103,14 +106,15 @@ def _any(kinds: Iterable[bytes], wanted: int) -> int:
 
 
 def _roles(kinds: bytes, differ: bytes) -> bytes:
-    """Of a worker. `differ`: how others are, in each slot."""
+    """A worker's role in each slot. `kinds`: how its position relates to the first worker's; `differ`: how others
+    do."""
     codes = int.from_bytes(kinds, "big") << 2 | int.from_bytes(differ, "big")
     return codes.to_bytes(len(kinds), "big").translate(_ROLE_OF)
 
 
 def _with_repeats(told: Sequence[bytes], differ: bytes) -> list[bytes]:
-    """In each slot the first of those ahead repeats, counted from another worker in each: what is given again has
-    payload."""
+    """Chooses who resends in each slot: the first worker ahead, counted from another worker in each slot, since what is
+    resent has payload."""
     slots, all_told = len(differ), b"".join(told)
     result = [bytearray(mine) for mine in told]
     ahead, repeats = bytes([Role.AHEAD]), int(Role.REPEATS)  # not as enums, since there may be a million

@@ -1,4 +1,4 @@
-"""What each tenant may have, and has. Pure."""
+"""What each tenant may have, and what it has. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum.controller.jobs.refusal import Refusal
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a tenant may have besides what it has; None: no limit."""
+    """What a tenant may still take; None: no limit."""
 
     jobs: int | None
     slots: int | None
@@ -20,11 +20,11 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Used:
-    """What the jobs of a tenant have that have slots."""
+    """What a tenant has: its jobs that have slots."""
 
     jobs: int
     slots: int
-    """A job's count at each of its switches."""
+    """Slots, summed over all switches of all these jobs."""
 
     def describe(self) -> str:
         return f"{counted(self.jobs, 'job')} and {counted(self.slots, 'slot')}"
@@ -35,11 +35,11 @@ class Quotas:
         self._quotas = {quota.name: quota for quota in quotas}
 
     def of(self, tenant: str) -> Quota:
-        """The tenant's own, or that of tenants which no quota names."""
+        """The quota of the tenant: its own, or the one for tenants that no quota names."""
         return self._quotas.get(tenant) or self._quotas.get("") or Quota("")
 
     def named(self) -> list[str]:
-        """The tenants that have a quota of their own."""
+        """Names of the tenants that have a quota of their own."""
         return [name for name in self._quotas if name]
 
     def check_possible(self, tenant: str, *, slots: int = 1) -> None:
@@ -58,7 +58,8 @@ class Quotas:
             )
 
     def check_waiting(self, job: Job, waiting: Iterable[Job]) -> None:
-        """Raises a `Refusal` if too many jobs of its tenant are among those that form or wait."""
+        """Raises a `Refusal` if too many jobs of the same tenant are among the `waiting` ones, which form or are
+        queued."""
         most = self.of(job.tenant).waiting_jobs
         if sum(other.tenant == job.tenant for other in waiting) >= most:
             raise Refusal(
@@ -69,7 +70,7 @@ class Quotas:
             )
 
     def allowance(self, tenant: str, holders: Callable[[], Iterable[Lease]]) -> Allowance:
-        """`holders`: all leases that have slots."""
+        """What the tenant may still take. `holders`: returns all leases that have slots."""
         quota = self.of(tenant)
         if quota.jobs is None and quota.slots is None:
             return Allowance(None, None)
@@ -81,7 +82,7 @@ class Quotas:
 
 
 def used(holders: Iterable[Lease]) -> Used:
-    """`holders`: a tenant's leases that have slots."""
+    """Sums what the leases of a tenant have. `holders`: the tenant's leases that have slots."""
     leases = list(holders)
     taken = [node.slots.count for lease in leases for node in lease.nodes.values() if node.slots is not None]
     return Used(len(leases), sum(taken))

@@ -1,6 +1,5 @@
-"""What is stored of jobs, and read again at the start. Pure. Times in it are Unix time: that of the state machine plus
-`unix_offset`.
-"""
+"""Stored records of jobs, written while they run and read at the start. Pure. Times in a record are Unix time: that of
+the state machine plus `unix_offset`."""
 
 from __future__ import annotations
 
@@ -46,25 +45,25 @@ class JobRecord:
     """A job that runs, moves, or is ending."""
 
     switch_name: str
-    """The root's."""
+    """Name of the root switch."""
     number: int
     name: str
     state: str
     body: str
-    """JSON; holds secrets, tokens and keys."""
+    """JSON; contains secrets, tokens and keys."""
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """What is written down of a job that the service cannot go on with: set_aside.py."""
+    """The record of a job that the service cannot continue with: set_aside.py."""
 
     sequence: int
-    """Numbers them; 0: it is still among the jobs on disk."""
+    """Number of this record among those set aside; 0: it is still among the records of jobs on disk."""
     record: JobRecord
     why: str
-    """A clause for people."""
+    """Why the job cannot continue, a clause for people."""
     damaged: bool = False
-    """It is not what was written."""
+    """True if the record is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +73,18 @@ class Reservation:
     job_name: str
     world_size: int
     slots: int
-    """0: the usual."""
+    """Slots that the operator asked for; 0: the usual number."""
     tenant: str
     priority: int
     switch_name: str
-    """At this one, or those below it; empty: at any."""
+    """The switch, with those below it, where the job may run; empty: any."""
     job_token: str = field(repr=False)
     created_at: float
     """Seconds of Unix time."""
     keep_until: float
 
     def check(self) -> None:
-        """Raises a `ValueError` or `TypeError` for what is not as it was written."""
+        """Raises a `ValueError` or `TypeError` if a field has a value that is never written."""
         numbers = {name: _JOB_NUMBERS[name] for name in ("world_size", "priority")} | {"slots": (0, LEASE_SLOTS_MAX)}
         texts = ("job_name", "tenant", "switch_name", "job_token")
         if problem := next(_out_of_bounds("", vars(self), numbers, texts), ""):
@@ -99,7 +98,7 @@ class EndedRecord:
     """How a job ended."""
 
     sequence: int
-    """Numbers the ends."""
+    """Number of this end, in the order of ends."""
     job: join.EndedJob
 
 
@@ -109,24 +108,24 @@ class StoredState:
 
     jobs: list[JobRecord] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
-    """Those that were set aside before, in the order of their sequence, and those that are damaged."""
+    """Records that were set aside before, in the order of their sequence, and damaged records."""
     reservations: list[Reservation] = field(default_factory=list)
     draining: frozenset[str] = frozenset()
     ended: list[EndedRecord] = field(default_factory=list)
-    """In the order of their sequence."""
+    """Ended jobs in the order of their sequence."""
     past: str = ""
-    """Why this is not what was written last, a sentence; empty: it is, as far as the disk tells."""
+    """A sentence that says why this state is not what was written last; empty: it is, as far as the disk tells."""
     keys_lost: bool = False
-    """The sequence of the jobs' keys is lost."""
+    """True if the sequence of the jobs' keys is lost."""
 
 
 NOT_USED = "the job has another lease, or ended with one"
-"""Why a lease that is released ends, as far as its record says."""
+"""The reason why a released lease has ended, in its record."""
 _TERMS_FIELDS = ("priority", "reserved", "job_token", "within")
 _LEASE_FIELDS = ("key", "threads", "port_offset", "lanes", "slots")
-"""What is written of a job's terms, and of its lease, as it is."""
+"""Fields of a job's terms, and of its lease, that a record has unchanged."""
 _OF_EARLIER_RELEASES = {"move_number": 0, "within": ""}
-"""What a record means that does not say so."""
+"""Values of fields that records of earlier releases lack."""
 _WORKER_FIELDS = (
     "threads_max",
     "lanes_max",
@@ -151,7 +150,8 @@ _JOB_NUMBERS: Mapping[str, tuple[int, int]] = {
     "slots": (1, LEASE_SLOTS_MAX),
     "move_number": (0, _U32_MAX),
 }
-"""The least and the most of each. Messages to workers and operators, and entries of switches, can say all between."""
+"""The least and the most value of each field. Messages to workers and operators, and entries of switches, can carry all
+values between."""
 _WORKER_NUMBERS: Mapping[str, tuple[int, int]] = {
     "threads_max": (1, THREADS_MAX),
     "lanes_max": (1, LANES_MAX),
@@ -163,12 +163,12 @@ _WORKER_TEXTS = ("host_name", "attempt", "token", "certificate", "holder", "call
 
 
 class RecordError(ValueError):
-    """A record makes no sense: the text says which."""
+    """Raised for a record that makes no sense; the text says which."""
 
 
 def record_of(lease: Lease, unix_offset: float) -> JobRecord:
-    """Of a lease that has slots, with its job. One that no job has any more reads as a job that has ended, and whose
-    workers are gone."""
+    """The record of a lease that has slots, with its job. A lease that no job has any more is recorded as a job that
+    has ended, and whose workers are gone."""
     job, state, ended = lease.job, lease.job.state, lease.job.ended
     workers = [job.members.workers[rank] for rank in range(job.members.world_size)]
     if not lease.is_current:
@@ -191,7 +191,7 @@ def record_of(lease: Lease, unix_offset: float) -> JobRecord:
 
 
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
-    """The job as it was, without its entries (granting.settle_entries). Raises `RecordError`."""
+    """The job of a record, without its entries (granting.settle_entries). Raises `RecordError`."""
     try:
         body = {**_OF_EARLIER_RELEASES, **json.loads(record.body)}
         nodes = [_node_of(fields) for fields in body["nodes"]]
@@ -229,7 +229,7 @@ def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
 
 
 def _problems(lease: Lease, body: Mapping[str, Any], state: State) -> Iterator[str]:
-    """Why a job that has slots cannot be as its record says, or can be said to nobody."""
+    """Why a job that has slots cannot be as its record says, or cannot be expressed in a message; empty if it can."""
     job, workers, runs_on = lease.job, lease.job.members.workers, body["ended"] is None
     said = {**body, "name": job.name, "number": lease.number}
     yield from _out_of_bounds("", said, _JOB_NUMBERS, _JOB_TEXTS)
@@ -273,7 +273,7 @@ def _out_of_bounds(
 
 
 def _problems_of_tree(lease: Lease, state: State) -> Iterator[str]:
-    """Each switch comes after the one above it, and each worker hangs on one."""
+    """Checks that each switch comes after its parent, and that each worker is attached to exactly one switch."""
     above: dict[str, Branch] = {}
     for name, node in lease.nodes.items():
         branch = node.branch
@@ -314,7 +314,7 @@ def _of_node(node: Node) -> dict[str, Any]:
 
 
 def _node_of(fields: dict[str, Any]) -> Node:
-    """A switch that has given its slots back has forgotten the job."""
+    """The node of a record. A switch that has given its slots back has forgotten the job."""
     hosts = tuple(map(tuple, fields["hosts"]))
     branch = Branch(fields["switch_name"], fields["parent"], hosts, tuple(fields["below"]))
     slots = None if fields["lease"] is None else SlotRange(**fields["lease"])

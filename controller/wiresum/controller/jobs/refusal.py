@@ -26,12 +26,12 @@ ATTEMPT_BYTES_MAX = 64
 HOST_ID_BYTES_MAX = 64
 AGREED_MAX = 16
 AGREED_BYTES_MAX = 64
-"""Of a name, and of a value."""
+"""The most bytes of a setting's name, and of its value."""
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
-    """`code` is the name of a `grpc.StatusCode`; join.proto says which means what. `retry_s`: after so long workers ask
-    again, whatever the code; None: as it says."""
+class Refusal(Exception):  # noqa: N818 - a Refusal is an answer, not a fault
+    """The answer to a request that is not granted. `code` is the name of a `grpc.StatusCode`; join.proto says what each
+    means. `retry_s`: after how long workers ask again, whatever the code; None: as the code says."""
 
     def __init__(self, code: str, text: str, *, retry_s: float | None = None) -> None:
         super().__init__(text)
@@ -41,7 +41,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
 
 
 def check_join(request: join.JoinRequest) -> None:
-    """Raises a `Refusal` that names the field."""
+    """Raises a `Refusal` that names the field which is invalid."""
     if request.protocol_version != join.PROTOCOL_VERSION:
         theirs = request.software_version if _is_text(request.software_version, SOFTWARE_VERSION_BYTES_MAX) else "?"
         raise Refusal(
@@ -96,14 +96,14 @@ def _check_resumed(request: join.JoinRequest) -> None:
 
 
 def check_create(request: join.CreateJobRequest) -> None:
-    """Raises a `Refusal` that names the field."""
+    """Raises a `Refusal` that names the field which is invalid."""
     _check_names(request.job_name, request.tenant)
     _check_job(request.world_size, request.slots)
     _check_range("priority", request.priority, -PRIORITY_MAX, PRIORITY_MAX)
 
 
 def _check_texts(**texts: tuple[str, int]) -> None:
-    """By field: the text, and how many bytes it may have."""
+    """Checks texts, each given as field=(text, most bytes). Raises a `Refusal` that names the field."""
     for name, (text, bytes_max) in texts.items():
         if not _is_text(text, bytes_max):
             raise _invalid(name, f"must be printable, and at most {bytes_max} bytes long")
@@ -129,8 +129,8 @@ def _check_range(name: str, value: int, least: int, most: int, more: str = "") -
 
 
 def data_address(endpoint: join.Endpoint) -> ipaddress.IPv4Address:
-    """Of a worker's data sockets. A name is never looked up: the caller would choose how long the service waits. Raises
-    a `Refusal`."""
+    """The address of a worker's data sockets. A name is never looked up: the caller would choose how long the service
+    waits. Raises a `Refusal`."""
     try:
         address = ipaddress.IPv4Address(endpoint.address)
     except ValueError:

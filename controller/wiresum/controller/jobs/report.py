@@ -21,11 +21,12 @@ from wiresum.join.release import software_version
 log = logging.getLogger(__name__)
 
 Counted = Mapping[str, tuple[JobCounters, Mapping[int, JobCounters]]]
-"""By switch: packets of no job, and counters by job number. Without switches that do not answer."""
+"""For each switch that answers: counters of packets that belong to no job, and counters by job number."""
 
 
 def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: Moving) -> join.Diagnosis:
-    """`counted`: by switch, of those that answer."""
+    """Says where the workers of a job stand. `counted`: the job's counters by switch; a switch that does not answer is
+    absent."""
     answer = join.Diagnosis(switches=_nodes(job.lease, counted), moving=moving.describe(job, now))
     for _, worker in sorted(job.members.workers.items()):
         counters = counted.get(worker.switch_name)
@@ -44,7 +45,7 @@ def diagnosis(job: Job, counted: Mapping[str, JobCounters], now: float, moving: 
 
 
 def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
-    """Without the service's age and refusals."""
+    """Returns a report of all jobs, switches and tenants. The caller adds the service's age and its refusals."""
     answer = join.Report(service=about_service("active"))
     all_jobs = jobs.all()
     leases = [*(job.lease for job in all_jobs), *jobs.roster.released]
@@ -88,19 +89,20 @@ def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
 
 
 def _of_lease(lease: Lease, counted: Counted) -> dict[str, JobCounters]:
-    """By switch, of those that answer and have it."""
+    """The lease's counters by switch, for switches that answer and have the lease."""
     answers = {name: counted[name][1].get(lease.number) for name in _told(lease) if name in counted}
     return {name: counters for name, counters in answers.items() if counters is not None}
 
 
 def _told(lease: Lease) -> list[str]:
-    """Switches that have been told of it."""
+    """Names of the switches that have been told of the lease."""
     return [name for name, node in lease.nodes.items() if node.phase is not Phase.LEASED]
 
 
 def _job_or_why_not(jobs: Jobs, lease: Lease, counted: Mapping[str, JobCounters], now: float) -> join.JobReport:
-    """What no message can say, for instance since its switch has counted nonsense, hides no other one. A lease that no
-    job has is there as long as it takes slots."""
+    """Reports a lease with its job. If no message can carry it, for instance because its switch has counted nonsense,
+    the report says so, and the other jobs are still reported. A lease that no job has any more is reported as long as
+    it takes slots."""
     job, state = lease.job, lease.job.state if lease.is_current else State.ENDING
     try:
         answer = _lease(lease, state, counted, now)
@@ -114,7 +116,7 @@ def _job_or_why_not(jobs: Jobs, lease: Lease, counted: Mapping[str, JobCounters]
 
 
 def _switch_or_silent(switch: Switch, counted: Counted) -> join.SwitchReport:
-    """One that has counted what no message can say has not said it."""
+    """Reports a switch. If no message can carry its counters, it is reported as a switch that did not answer."""
     stray, _ = counted.get(switch.name, (JobCounters(), {}))
     try:
         return _switch(switch, stray, silent=switch.name not in counted)
@@ -148,7 +150,7 @@ def _lease(lease: Lease, state: State, counted: Mapping[str, JobCounters], now: 
 
 
 def _add_job(answer: join.JobReport, jobs: Jobs, job: Job, counted: Mapping[str, JobCounters], now: float) -> None:
-    """Besides its lease."""
+    """Adds what a report says of a job besides its lease."""
     waits = job.waits or job.state is State.ADMITTING
     answer.joined = len(job.members.workers)
     answer.queue_position = jobs.waiting.position(job.lease)
@@ -163,7 +165,7 @@ def _waiting(jobs: Jobs, job: Job, now: float) -> str:
 
 
 def _packets(counted: Iterable[JobCounters]) -> dict[str, int]:
-    """By reason, at all switches of a job together."""
+    """Packets by reason, summed over all switches of a job."""
     total: Counter[str] = Counter()
     for counters in counted:
         total.update(counters.packets)
@@ -186,7 +188,7 @@ def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> j
 
 
 def _nodes(lease: Lease, counted: Mapping[str, JobCounters]) -> Iterator[join.NodeReport]:
-    """Its switches, the root first."""
+    """Reports of the lease's switches, the root first."""
     for name, node in lease.nodes.items():
         counters, contributions = counted.get(name), 0
         if parent := node.branch.parent:
@@ -232,7 +234,7 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
 
 
 def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> join.SwitchReport:
-    """Without what depends on its jobs."""
+    """Reports a switch without what depends on its jobs."""
     versions = switch.versions()
     return join.SwitchReport(
         name=switch.name,
@@ -252,7 +254,7 @@ def about_switch(switch: Switch | SwitchDriver, state: str, trouble: str) -> joi
 
 
 def _heartbeat_age_ms(worker: Worker, now: float) -> int:
-    """Before the first heartbeat: since it asked."""
+    """Milliseconds since the last heartbeat, or, before the first one, since the worker asked to join."""
     return max(0, round(1000 * (now - (worker.heard_at or worker.asked_at))))
 
 
@@ -265,7 +267,7 @@ def _contributions(counters: JobCounters | None, number: int) -> int:
 
 
 def about_service(role: str) -> join.ServiceReport:
-    """Its role, and the versions of what it is made of."""
+    """Reports the service's role and its versions."""
     program = compiled.load("v1model")
     return join.ServiceReport(
         role=role,

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Reservations:
-    """Each is kept until its job runs, or the time is up and nobody has joined."""
+    """Created jobs. A reservation is kept until its job runs, or its time is up and nobody has joined."""
 
     def __init__(self, limits: Limits, emit: Callable[[Output], None], unix_offset: float) -> None:
         self._limits, self._emit, self._unix_offset = limits, emit, unix_offset
@@ -37,7 +37,7 @@ class Reservations:
     def create(
         self, request: join.CreateJobRequest, named: Container[str], cluster: Cluster, quotas: Quotas, now: float
     ) -> str:
-        """`named`: names of jobs. Returns the token; raises a `Refusal`."""
+        """Creates a job. `named`: names of jobs that exist. Returns the job's token; raises a `Refusal`."""
         if request.job_name in named:
             text = f"there is a job {request.job_name!r}: choose another name, or end that one"
             raise Refusal("ALREADY_EXISTS", text)
@@ -68,7 +68,7 @@ class Reservations:
         return reservation.job_token
 
     def forget(self, job_name: str) -> bool:
-        """Was there one?"""
+        """Removes the reservation of a job. True if there was one."""
         reservation = self._kept.pop(job_name, None)
         if reservation is not None:
             self._emit(Forget(reservation))
@@ -78,7 +78,7 @@ class Reservations:
         self._kept.update((reservation.job_name, reservation) for reservation in reservations)
 
     def tick(self, now: float, named: Container[str]) -> None:
-        """`named`: names of jobs."""
+        """Drops reservations whose time is up. `named`: names of jobs that exist."""
         late = [r.job_name for r in self._kept.values() if now + self._unix_offset >= r.keep_until]
         for job_name in late:
             if job_name not in named:
@@ -86,7 +86,8 @@ class Reservations:
                 self.forget(job_name)
 
     def _check_switch(self, request: join.CreateJobRequest, cluster: Cluster, percent: int) -> None:
-        """`percent`: so much of each switch the job's tenant may have."""
+        """Raises a `Refusal` if no such switch exists, or none is large enough. `percent`: the share of each switch
+        that the job's tenant may have."""
         switches = cluster.switches
         usable = cluster.named(request.switch_name) if request.switch_name else list(switches.values())
         if not usable:

@@ -1,4 +1,4 @@
-"""What the jobs have of a switch's tables and multicast groups. Pure."""
+"""What the jobs take of a switch's tables and multicast groups. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ KEPT_PART = 4
 
 
 class Tally:
-    """What the jobs of each tenant have of some resources. It is kept, and not counted from all jobs, since it is asked
-    for whenever a job is placed."""
+    """What the jobs of each tenant have of some resources. Sums are maintained, since summing over all jobs for each
+    placement would be slow."""
 
     def __init__(self) -> None:
         self._has: dict[str, Amounts] = {}
@@ -32,17 +32,17 @@ class Tally:
 
 
 class Room:
-    """Of one switch; its pipes share it."""
+    """The resources of one switch, shared by its pipes."""
 
     def __init__(self, total: Amounts) -> None:
         self.total = total
         self.taken = Amounts(dict.fromkeys(total, 0))
         self._takers: dict[tuple[Lease, str], Amounts] = {}
-        """By lease and name of the switch or pipe."""
+        """Amounts taken, by lease and name of the switch or pipe."""
         self.tally = Tally()
 
     def take(self, lease: Lease, switch_name: str, need: Amounts) -> None:
-        """Raises `ValueError`, and changes nothing, if there is no room."""
+        """Takes the amounts for a lease. Raises `ValueError`, and changes nothing, if there is no room."""
         assert (lease, switch_name) not in self._takers, f"{lease} has its room at {switch_name}"
         if lacking := self.lacks(need):
             raise ValueError(f"there is no room in {lacking} of {switch_name}")
@@ -56,13 +56,13 @@ class Room:
         self.tally.take_away(lease.job.tenant, need)
 
     def lacks(self, need: Amounts, *, further: bool = False) -> str:
-        """The first resource that is too short for this besides what is taken, and, for a `further` job, kept; empty:
-        it fits."""
+        """Name of the first resource that has too little left for `need`; empty: `need` fits. A `further` job leaves a
+        part of each resource to others."""
         kept = Amounts({name: count // KEPT_PART for name, count in self.total.items()}) if further else NOTHING
         return need.beyond(self.total - self.taken - kept)
 
     def leases_with(self, resource: str) -> dict[Lease, int]:
-        """How much each has of it."""
+        """How much of the resource each lease has; a lease without any is absent."""
         counts: Counter[Lease] = Counter()
         for (lease, _), need in self._takers.items():
             counts[lease] += need.of(resource)

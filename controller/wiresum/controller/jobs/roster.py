@@ -1,4 +1,4 @@
-"""The jobs that there are, their names and workers, and the leases that no job has any more. Pure."""
+"""All jobs, their names and workers, and the leases that no job has any more. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from wiresum.controller.jobs.tokens import Tokens
 class Roster:
     def __init__(self) -> None:
         self._jobs: dict[Job, None] = {}
-        """The oldest first."""
+        """All jobs, the oldest first."""
         self.named: dict[str, Job] = {}
-        """Those that still hold their name."""
+        """Jobs that still hold their name, by name."""
         self.tokens = Tokens()
         self.released: dict[Lease, None] = {}
-        """Of jobs that have moved to another one, or did not: their switches have yet to forget them."""
+        """Leases that no job has any more, but that their switches have yet to forget."""
 
     def __len__(self) -> int:
         return len(self._jobs) + len(self.released)
@@ -23,11 +23,11 @@ class Roster:
         return list(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Without its name and its workers."""
+        """Adds a job, without its name and its workers."""
         self._jobs[job] = None
 
     def release_name(self, job: Job) -> None:
-        """No error if another job has it."""
+        """Frees the job's name. No error if another job has this name."""
         if self.named.get(job.name) is job:
             del self.named[job.name]
 

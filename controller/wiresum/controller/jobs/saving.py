@@ -1,4 +1,4 @@
-"""What is written down of jobs while they change. Pure."""
+"""Writes records of jobs while they change. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class Saving:
         self._emit, self._unix_offset = emit, unix_offset
 
     def save(self, lease: Lease) -> None:
-        """Of a job that has slots, with the job; or one that is released, and that no job has."""
+        """Writes the record of a lease that has slots, with its job; or of a released lease that no job has any
+        more."""
         self._emit(Save(record_of(lease, self._unix_offset)))
         lease.job.unsaved &= not lease.is_current
 
     def save_soon(self, job: Job) -> None:
-        """At the next tick."""
+        """Marks the job to be written at the next tick."""
         job.unsaved = True
 
     def forget(self, lease: Lease) -> None:

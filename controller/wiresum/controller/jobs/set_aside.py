@@ -1,12 +1,14 @@
-"""Records of jobs that a service cannot go on with, after a restart. Pure.
+"""Records of jobs that a service cannot continue with, after a restart. Pure.
 
-A record may be damaged, or of another release, or of switches and hosts that the configuration does not have any more.
-Then the others go on without it. It is kept on disk, apart from those of jobs that run; named in reports, in the log
-and by `wiresum controller check`; and tried again when a service starts, until an operator removes it.
+A record may be damaged, or written by another release, or name switches and hosts that the configuration does not have
+any more. Then the other jobs continue without it. The record is kept on disk, apart from those of jobs that run; named
+in reports, in the log and by `wiresum controller check`; and tried again when a service starts, until an operator
+removes it.
 
-Nothing is withheld for its sake: a switch takes no job before it holds exactly those that the service goes on with
-(telling.py). So when its slots and its number are given to others, the switches have forgotten it. Its key is no other
-job's. One that is tried again, and that a switch has forgotten meanwhile, ends as any such job does.
+Nothing is withheld for its sake: a switch takes no job before it holds exactly the jobs that the service continues with
+(telling.py). So when the record's slots and number are given to others, the switches have forgotten its job. Its key is
+no other job's. If the record is tried again, and a switch has forgotten the job meanwhile, the job ends as any such job
+does.
 """
 
 from __future__ import annotations
@@ -25,21 +27,21 @@ from wiresum.join.constants import JOB_NAME_BYTES_MAX, REASON_CHARACTERS_MAX
 log = logging.getLogger(__name__)
 
 SET_ASIDE_MAX = 4096
-"""How many are kept; with more the oldest goes."""
+"""How many records are kept; beyond, the oldest goes."""
 
 
 class RecordsSetAside:
     def __init__(self, emit: Callable[[Save | Forget], None]) -> None:
         self._emit = emit
         self._kept: list[SetAside] = []
-        """The oldest first."""
+        """Records, the oldest first."""
         self._sequence = 0
 
     def restore(
         self, jobs: Iterable[JobRecord], before: Iterable[SetAside], take: Callable[[JobRecord], Job]
     ) -> Iterator[Job]:
-        """The jobs that go on, of `jobs` and of those that were set aside before. `take` raises, and changes nothing,
-        if the service cannot go on with a record."""
+        """Yields the jobs that continue, of `jobs` and of those set aside `before`. `take` makes a job of a record; it
+        raises, and changes nothing, if the service cannot continue with the record."""
         before = list(before)
         self._sequence = max((each.sequence for each in before), default=0)
         for each in [*(SetAside(0, record, "") for record in jobs), *before]:
@@ -61,7 +63,7 @@ class RecordsSetAside:
         self._kept.clear()
 
     def remove(self, job_name: str) -> int:
-        """Returns how many there were of this name; raises a `Refusal` if there is none."""
+        """Removes the records of this name. Returns how many there were; raises a `Refusal` if there is none."""
         found = [each for each in self._kept if shown(each.record.name) == job_name]
         if not found:
             there = ", ".join(sorted({shown(each.record.name) for each in self._kept})) or "none"
@@ -99,7 +101,7 @@ def about(each: SetAside) -> join.SetAsideRecord:
 
 
 def shown(text: object, characters_max: int = JOB_NAME_BYTES_MAX) -> str:
-    """What was read may be anything, and is shown to people."""
+    """Makes a text from a record printable and short: a damaged record may contain anything."""
     return "".join(each if each.isprintable() else "?" for each in str(text)[:characters_max]) or "?"
 
 
@@ -108,7 +110,7 @@ def _described(record: JobRecord) -> str:
 
 
 def _try(take: Callable[[JobRecord], Job], record: JobRecord) -> Job | str:
-    """The job, or why the service cannot go on with it, a clause."""
+    """The job, or a clause that says why the service cannot continue with it."""
     try:
         return take(record)
     except ValueError as error:

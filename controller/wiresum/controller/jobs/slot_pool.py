@@ -1,7 +1,7 @@
-"""Which slots of the switch are free.
+"""Which slots of a switch are free.
 
 A buddy allocator: it gives runs of slots whose length is a power of two and whose start is a multiple of its length.
-Runs that come back merge again. Of the free runs that fit, the lowest of the shortest is split. Pure.
+Runs that come back merge again. The lowest of the shortest free runs that fit is split. Pure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class SlotRange:
-    """Slots `[base, base + count)`. Give it back to the pool that it came from, once. Compared by identity, since the
-    same slots may be taken again."""
+    """Slots `[base, base + count)`. Give them back once, to the pool that they came from. Compared by identity, since
+    equal slots may be taken again later."""
 
     base: int
     count: int
@@ -29,18 +29,18 @@ class SlotPool:
         self._taken: dict[int, SlotRange] = {}  # by base
         self.slots_free = slots
         base = 0
-        while base < slots:  # at most once for each bit of `slots`: its binary digits, the largest first
+        while base < slots:  # the free runs are the binary digits of `slots`, the largest first
             count = power_of_two_within(slots - base)
             self._free[count] = {base}
             base += count
 
     @property
     def run_max(self) -> int:
-        """The longest run that could be had now; 0 if all is taken."""
+        """Length of the longest run that could be taken now; 0 if all slots are taken."""
         return max((count for count, bases in self._free.items() if bases), default=0)
 
     def take(self, count: int) -> SlotRange | None:
-        """`count` slots, a power of two; None if no free run is that long."""
+        """Takes `count` slots, a power of two; None if no free run is long enough."""
         _check_power_of_two(count)
         run = min((run for run, bases in self._free.items() if run >= count and bases), default=0)
         if not run:
@@ -52,7 +52,7 @@ class SlotPool:
         return taken
 
     def take_again(self, taken: SlotRange) -> None:
-        """What was taken before a restart. Raises `ValueError` if its slots are not free."""
+        """Takes slots again that were taken before a restart. Raises `ValueError` if they are not free."""
         _check_power_of_two(taken.count)
         for run, bases in self._free.items():
             base = taken.base & ~(run - 1)

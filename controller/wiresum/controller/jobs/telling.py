@@ -1,7 +1,7 @@
 """What switches are told of leases, in which order, and what follows from their answers. Pure.
 
-The slots of a lease at a switch are free when that switch has forgotten it, so a switch out of reach keeps no slots of
-others. Its number is free when all its switches have forgotten it. tree.py has the phases.
+The slots of a lease at a switch are free when this switch has forgotten the lease, so an unreachable switch keeps no
+slots of others. The lease's number is free when all its switches have forgotten it. tree.py has the phases.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Telling:
         return self._cluster.switches[switch_name].numbered.get(number)
 
     def admit(self, lease: Lease) -> None:
-        """Its switches are told, the root first."""
+        """Installs the lease in those of its switches that can be told now; the root is told first."""
         for node in to_admit(lease.nodes):
             node.step(Phase.ADMITTING)
             assert node.entry is not None, "it is settled what the switch is told"
             self._emit(Admit(node.branch.switch_name, node.entry))
 
     def admitted(self, switch_name: str, number: int) -> Lease | None:
-        """A switch has a lease, which is returned if all its switches have it now."""
+        """A switch has installed a lease. Returns the lease if all its switches have it now, otherwise None."""
         found = self._find(switch_name, number, Phase.ADMITTING)
         if found is None:
-            return None  # it was released meanwhile, and the switch is told to forget it
+            return None  # the lease was released meanwhile, and the switch is told to forget it
         lease, node = found
         node.step(Phase.HOLDING)
         self.admit(lease)
@@ -44,12 +44,13 @@ class Telling:
         return lease
 
     def refused(self, switch_name: str, number: int) -> Lease | None:
-        """A switch did not take a lease, but may hold part of it. Returns it if it was not released meanwhile."""
+        """A switch did not take a lease, but may hold a part of it. Returns the lease if it was not released
+        meanwhile."""
         found = self._find(switch_name, number, Phase.ADMITTING)
         return found[0] if found is not None and found[0].state is LeaseState.ADMITTING else None
 
     def release(self, lease: Lease) -> None:
-        """Its switches are told to forget it, the leaves first. No error if they are being told."""
+        """Tells the lease's switches to forget it, the leaves first. No error if they are being told already."""
         if lease.state is not LeaseState.RELEASED:
             lease.step(LeaseState.RELEASED)
         for node in lease.nodes.values():
@@ -60,7 +61,7 @@ class Telling:
             self._emit(Evict(node.branch.switch_name, lease.number))
 
     def evicted(self, switch_name: str, number: int) -> Lease | None:
-        """A switch has forgotten a lease, which is returned."""
+        """A switch has forgotten a lease. Returns the lease; None: the switch was not being told to forget it."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is None:
             return None
@@ -70,7 +71,8 @@ class Telling:
         return lease
 
     def evict_failed(self, switch_name: str, number: int, now: float) -> None:
-        """Tried again. The slots stay taken, since the switch may still write to them."""
+        """An eviction failed, and will be tried again. The slots stay taken, since the switch may still write to
+        them."""
         found = self._find(switch_name, number, Phase.EVICTING)
         if found is not None:
             lease, node = found
@@ -78,7 +80,7 @@ class Telling:
             self.release(lease)
 
     def try_again(self, lease: Lease, now: float) -> None:
-        """To be called now and then, for one that is released."""
+        """Repeats failed evictions of a released lease; to be called from time to time."""
         for node in lease.nodes.values():
             if node.evict_again_at is not None and now >= node.evict_again_at:
                 node.evict_again_at = None
@@ -90,8 +92,8 @@ class Telling:
         self._emit(Reconcile(switch.name, entries))
 
     def reconciled(self, asked: Reconcile) -> list[Lease]:
-        """A switch holds exactly what it was asked to. Returns what it has forgotten, without that whose eviction it
-        has yet to answer."""
+        """A switch holds exactly what it was asked to. Returns the leases that it has forgotten, except those whose
+        eviction it has yet to answer."""
         switch = self._cluster.switches[asked.switch_name]
         kept = {entry.job for entry in asked.entries}
         forgotten = []
@@ -105,11 +107,11 @@ class Telling:
         return forgotten
 
     def strangers(self, asked: Reconcile, found: Reconciled) -> list[tuple[Lease, str]]:
-        """What a switch was asked to hold and cannot go on there, each with the reason.
+        """Leases that a switch was asked to hold but that cannot continue there, each with the reason.
 
         A job is stored when all its switches have it, and as ended before any is told to forget it. So if the disk says
-        that it runs and the switch holds nothing of it, it has ended since. The key of one that was being admitted may
-        have been used there by another controller.
+        that a job runs and the switch holds nothing of it, the job has ended since. The key of a job that was being
+        admitted may have been used there by another controller.
         """
         name = asked.switch_name
         result = []
@@ -127,14 +129,14 @@ class Telling:
         return result
 
     def give_back(self, lease: Lease) -> bool:
-        """Frees the slots at switches that have forgotten it. Were there any?"""
+        """Frees the slots at switches that have forgotten the lease. True if there were any."""
         nodes = [node for node in lease.nodes.values() if node.phase is Phase.FORGOTTEN and node.slots is not None]
         for node in nodes:
             self._cluster.give_back(lease, node)
         return bool(nodes)
 
     def free_number(self, lease: Lease) -> None:
-        """Of one that has no slots any more."""
+        """Frees the number of a lease that has no slots any more."""
         for name in lease.nodes:
             self._cluster.switches[name].free_number(lease)
 

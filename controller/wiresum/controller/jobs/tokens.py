@@ -1,7 +1,7 @@
-"""Who calls: workers by their tokens. Pure.
+"""Identifies callers: workers by their tokens. Pure.
 
-A token is random, secret, and of one membership. Job numbers, switches and numbers at them are used again, and a job
-that moves has others; a worker that was cut off meanwhile still says the old ones.
+A token is random, secret, and valid for one membership. Job numbers, switches and numbers at switches are used again,
+and a job that moves gets others; a worker that was cut off meanwhile still says the old ones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from wiresum import join
 from wiresum.controller.jobs.job import Job, Worker
 
 GONE_MAX = 256
-"""How many jobs that are over are remembered, with their workers, for those that come back after they were cut off. Not
-kept across a restart."""
+"""How many jobs that are over are remembered, with their workers, for workers that come back after they were cut off.
+They are not kept across a restart."""
 
 
 class Tokens:
@@ -24,16 +24,16 @@ class Tokens:
         self._gone_jobs: deque[Job] = deque()
 
     def add(self, job: Job) -> None:
-        """All workers of the job."""
+        """Adds all workers of the job."""
         self._there.update((_digest(worker.token), worker) for worker in job.members.workers.values())
 
     def forget(self, job: Job) -> None:
-        """No error if it was not added."""
+        """Removes the job's workers. No error if they were not added."""
         for worker in job.members.workers.values():
             self._there.pop(_digest(worker.token), None)
 
     def note_gone(self, job: Job) -> None:
-        """It is over, and its workers may come back to hear why."""
+        """Remembers a job that is over, since its workers may come back to hear why."""
         self._gone_jobs.append(job)
         self._gone.update((_digest(worker.token), worker) for worker in job.members.workers.values())
         while len(self._gone_jobs) > GONE_MAX:
@@ -41,11 +41,11 @@ class Tokens:
                 del self._gone[_digest(worker.token)]
 
     def find(self, member: join.Member, *, gone: bool = False) -> Worker | None:
-        """None: no worker has this token. `gone`: also one of a job that is over."""
+        """The worker that has this member's token; None: no worker has. `gone`: look among jobs that are over, too."""
         digest = _digest(member.token)
         return self._there.get(digest) or (self._gone.get(digest) if gone else None)
 
 
 def _digest(token: str) -> bytes:
-    """How long it takes to look this up says nothing about a token."""
+    """Digest of a token. Since the table has digests, the time of a look-up reveals nothing about a token."""
     return hashlib.blake2s(token.encode()).digest()

@@ -1,13 +1,13 @@
 """The switches of a job, which form a tree, and what each of them has been told. Pure.
 
-A job uses the smallest part of the configured tree that covers its hosts; for most jobs that is one switch. It has the
-same number, key and lease size at all its switches. Each switch numbers its contributors: the job's hosts first, by
-their first rank, then the switches right below (docs/protocol.md, section 8). Workers of one host that share their
-stream are one contributor; one that shares it with nobody is a host by itself.
+A job uses the smallest part of the configured tree that covers its hosts; for most jobs this is one switch. The job has
+one number, one key and one lease size at all its switches. Each switch numbers its contributors: the job's hosts first,
+by their first rank, then the switches right below (docs/protocol.md, section 8). Workers of one host that share their
+stream are one contributor; a worker that shares its stream with nobody is a host by itself.
 
-The root is told of the job first and the leaves last, so that no switch sends sums to one that does not know the job;
-they forget it in the other order. A switch that cannot be told to forget it does not hold up those above: its packets
-have a key that no job uses any more.
+The root is told of the job first and the leaves last, so that no switch sends sums to a switch that does not know the
+job; they forget the job in the other order. A switch that cannot be told to forget it does not hold up the switches
+above: its packets have a key that no job uses any more.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 @dataclass(frozen=True)
 class Branch:
-    """A switch of a tree, and what hangs on it."""
+    """A switch of a tree, with the hosts and switches right below."""
 
     switch_name: str
     parent: str
-    """Name of the switch above; empty: this is the root."""
+    """Name of the parent switch; empty: this is the root."""
     hosts: tuple[tuple[int, ...], ...]
-    """The ranks of each host that hangs on it, by number."""
+    """The ranks of each host that is attached to the switch, by the host's number."""
     below: tuple[str, ...] = ()
-    """Names of the switches right below, whose numbers follow."""
+    """Names of the switches right below, whose numbers follow those of the hosts."""
 
     @property
     def ranks(self) -> list[int]:
-        """Of the job's workers that hang on it."""
+        """Ranks of the job's workers that are attached to the switch."""
         return [rank for host in self.hosts for rank in host]
 
     @property
@@ -49,17 +49,17 @@ class Branch:
         return BELOW_ROOT_WORKERS_MAX if self.parent else SWITCH_WORKERS_MAX
 
     def number_of(self, switch_name: str) -> int:
-        """Of a switch right below."""
+        """Number of a switch right below."""
         return len(self.hosts) + self.below.index(switch_name)
 
 
 def shape_at(branch: Branch, threads: int) -> JobShape:
-    """Of a job with so many threads, at this switch."""
+    """The shape at this switch of a job with so many threads: what its needs depend on."""
     return JobShape(branch.contributors, len(branch.below), threads, bool(branch.parent))
 
 
 Tree = tuple[Branch, ...]
-"""Each switch before those below it, so the root first."""
+"""The branches of a tree, each before those below it, so the root comes first."""
 
 
 class Wish(NamedTuple):
@@ -69,13 +69,13 @@ class Wish(NamedTuple):
     least: int
 
     def within(self, slots: int) -> Wish:
-        """The same, as powers of two that are at most so many."""
+        """This wish reduced to `slots` at most, as powers of two."""
         most = power_of_two_within(min(self.most, slots))
         return Wish(most, min(most, self.least))
 
 
 class Offer(NamedTuple):
-    """Where a job would go, for how many slots, how many threads its workers can have, and whether it is not its
+    """Where a job would go, for how many slots, how many threads its workers can have, and whether the job is not its
     program's first."""
 
     tree: Tree
@@ -88,12 +88,12 @@ class Phase(enum.Enum):
     """What a switch knows of a job."""
 
     LEASED = "leased"
-    """Nothing yet, but it has slots for it: the switch above is told first."""
+    """The switch knows nothing yet, but has slots for the job: its parent is told first."""
     ADMITTING = "admitting"
     HOLDING = "holding"
     EVICTING = "evicting"
     FORGOTTEN = "forgotten"
-    """Nothing any more, or it was never told."""
+    """The switch knows nothing any more, or was never told."""
 
 
 FOLLOWING: Mapping[Phase, frozenset[Phase]] = {
@@ -112,16 +112,16 @@ class Node:
 
     branch: Branch
     slots: SlotRange | None
-    """None: given back."""
+    """The job's slots at the switch; None: they are given back."""
     phase: Phase = Phase.LEASED
     entry: JobEntry | None = None
-    """What it is told; None: the slots are given back."""
+    """The entry that the switch is told; None: the slots are given back."""
     evict_again_at: float | None = None
-    """An eviction failed, and is tried again then."""
+    """When a failed eviction is tried again; None: no eviction has failed."""
     counting: bool = False
-    """It has been asked for its counters, and has not answered yet."""
+    """True if the switch has been asked for its counters and has not answered yet."""
     presumed: bool = False
-    """The disk says that the switch has the job, and the switch has not been read since."""
+    """True if the disk says that the switch has the job, and the switch has not been read since."""
 
     def step(self, phase: Phase) -> None:
         assert phase in FOLLOWING[self.phase], f"{self.branch.switch_name} is {self.phase.value}: {phase.value}"
@@ -130,11 +130,11 @@ class Node:
 
 
 Nodes = Mapping[str, Node]
-"""Of one job, by switch name, the root first."""
+"""Nodes of one job, by switch name, the root first."""
 
 
 def to_admit(nodes: Nodes) -> list[Node]:
-    """Those that can be told of the job now: the switch above has it."""
+    """Nodes that can be told of the job now: their parent has it."""
     return [
         node
         for node in nodes.values()
@@ -143,7 +143,7 @@ def to_admit(nodes: Nodes) -> list[Node]:
 
 
 def to_evict(nodes: Nodes) -> list[Node]:
-    """Those that can be told to forget the job now: the switches below have forgotten it, or cannot be told."""
+    """Nodes that can be told to forget the job now: the switches below have forgotten it, or cannot be told."""
     return [
         node
         for node in nodes.values()
@@ -155,7 +155,8 @@ def to_evict(nodes: Nodes) -> list[Node]:
 
 
 def has_form(nodes: Nodes, parents: Mapping[str, str]) -> bool:
-    """Are the switches still there, and below each other as they were? `parents`: of all switches, by name."""
+    """True if the switches still exist and have their former parents. `parents`: the parents of all switches, by
+    name."""
     return all(name in parents and node.branch.parent in ("", parents[name]) for name, node in nodes.items())
 
 
@@ -164,6 +165,6 @@ def names(tree: Iterable[Branch]) -> list[str]:
 
 
 def in_words(switch_names: Iterable[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Joins names as "a", "a and b", or "a, b and c"."""
     *most, last = switch_names
     return f"{', '.join(most)} and {last}" if most else last

@@ -1,15 +1,15 @@
-"""Leases that have no slots yet: which jobs may form, where, who gets slots next, and what workers hear. Pure.
+"""Leases that have no slots yet: which jobs may form, where, who gets slots next, and what workers are told. Pure.
 
 Jobs that move (moving.py) come first, then the larger priority, then the job that has waited longer. A job that finds
 no room does not stop those behind it: they may need less, or another switch. But each job that gets slots which an
-earlier one might have used overtakes it, and after `overtaken_max` times a job is overtaken no more: its switches are
+earlier job might have used overtakes that job. After a job has been overtaken `overtaken_max` times, its switches are
 kept for it until it has its slots. So a large job waits for a bounded number of smaller ones. A job of a larger
-priority does not overtake. A job that goes on here after it has lost a lease elsewhere comes before no other: whoever
-may join could say so.
+priority does not overtake. A job that continues here after it has lost a lease elsewhere comes before no other: whoever
+may join could claim to be such a job.
 
-Only a job that waits for room can be overtaken. For one that waits for its tenant's quota, or for a switch that cannot
-be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time; for
-one that runs on, at a drained switch, nothing ever.
+Only a job that waits for room can be overtaken. For a job that waits for its tenant's quota, or for a switch that
+cannot be used, nothing is kept. For a job that moves and stands still everything is kept at once, since it has no time;
+for a job that runs on, at a drained switch, nothing is ever kept.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from wiresum.join.constants import LEASE_SLOTS_MAX
 
 POSITIONS_RETRY_S = 1.0
 KINDS_MAX = 4096
-"""Kinds of jobs that are told apart; with more, jobs that ask alike may count as of two kinds."""
+"""How many kinds of leases are told apart; with more, equal requests may count as two kinds."""
 FRUITLESS_MAX = 512
-"""How often, between two ticks, kinds of jobs are tried that get nothing. What else may get slots does so at the next
-tick: so long a queue of jobs that all ask otherwise holds the service up no further, however often somebody asks."""
+"""How many kinds of leases may be tried in vain between two ticks. Whatever else may get slots gets them at the next
+tick, so a long queue of unequal jobs does not hold the service up, however often somebody asks."""
 FURTHER_PART = 32
 """A job that is not its program's first, and does not say how many slots it wants, gets one part in so many of what is
 left for such jobs: a program may have many."""
@@ -45,27 +45,28 @@ class WaitingRoom:
     def __init__(self, cluster: Cluster, quotas: Quotas, limits: Limits) -> None:
         self._cluster, self._quotas, self._limits = cluster, quotas, limits
         self._queue: list[Lease] = []
-        """The next one first."""
+        """Leases that wait, the next one first."""
         self._tickets = 0
         self._kinds: dict[tuple[str, tuple[Offer, ...], frozenset[str]], int] = {}
-        """By tenant, offers and, of a job that moves, the switches that it has: leases of one kind lack the same."""
+        """Kinds of leases, by tenant, offers and, for a job that moves, the switches that it has: leases of one kind
+        lack the same resources."""
         self._kinds_seen = 0
         self._allowed: dict[int, list[Offer]] = {}
-        """By kind: those of its offers that its tenant's quota had room for when it was last tried."""
+        """By kind, the offers that the tenant's quota had room for when the kind was last tried."""
         self._fruitless = 0
         """How many kinds got nothing since the last tick."""
         self.due = False
-        """One may get what it did not get before: `serve` tries them."""
+        """True if a lease may get now what it did not get before: `serve` tries."""
         self.held_up = ""
-        """Why no job gets slots now; empty: they do."""
+        """Why no job gets slots now; empty: jobs do get slots."""
 
     def __len__(self) -> int:
-        """Of the queue."""
+        """Length of the queue."""
         return len(self._queue)
 
     def check_can_form(self, job: Job, waiting: Sequence[Job], *, sharing: bool) -> None:
-        """Raises a `Refusal` if it could never run, or if too many jobs form or wait. `waiting`: all of those.
-        `sharing`: workers of one host may share a stream."""
+        """Raises a `Refusal` if the job could never run, or if too many jobs form or wait. `waiting`: all jobs that
+        form or wait. `sharing`: workers of one host may share a stream."""
         self._quotas.check_possible(job.tenant)
         self._cluster.check_size(job.members.world_size, sharing=sharing)
         self._quotas.check_waiting(job, waiting)
@@ -87,7 +88,7 @@ class WaitingRoom:
         self._check_positions(job, waiting)
 
     def _check_positions(self, job: Job, waiting: Sequence[Job]) -> None:
-        """Raises a `Refusal` if there is no room for those of a job that goes on. That is decided for all its workers
+        """Raises a `Refusal` if there is no room for the positions of a job that continues. All its workers are counted
         when the first asks, so that no job keeps a part of what another needs."""
         if not job.positions_bytes:
             return
@@ -105,7 +106,8 @@ class WaitingRoom:
                 )
 
     def candidates(self, job: Job, address: str) -> frozenset[str]:
-        """The switches that all workers so far, and one at this address, hang on or below. Raises a `Refusal`."""
+        """The switches that all workers so far, and a worker at this address, are attached to, directly or through
+        switches below. Raises a `Refusal`."""
         found = self._cluster.at(address)
         if not found:
             raise Refusal(
@@ -126,7 +128,7 @@ class WaitingRoom:
         return shared
 
     def _cable_hint(self, *names: Iterable[str]) -> str:
-        """Pipes of one switch could be joined."""
+        """A hint for an error: switches that are pipes of one switch could be joined; empty: they are not."""
         switches = self._cluster.switches
         ones, others = ({switches[name].part_of for name in some if name in switches} - {""} for some in names)
         if not ones & others:
@@ -135,8 +137,8 @@ class WaitingRoom:
         return f". Both are pipes of {both}: a cable and `cables` would join them (docs/tofino.md, Pipes)"
 
     def look_for_offers(self, lease: Lease, candidates: Set[str]) -> None:
-        """Sets where it can get slots, of a job whose workers are all there. `candidates`: where they hang on, or
-        below. Raises a `Refusal` if that is nowhere."""
+        """Sets where a lease can get slots, when all workers of its job are there. `candidates`: the switches that all
+        workers are attached to, directly or through switches below. Raises a `Refusal` if no tree can take the job."""
         trees = self._cluster.trees(lease.job.members.workers.values(), candidates)
         fitting = [tree for tree in trees if _overfull(tree) is None]
         if not fitting:
@@ -153,7 +155,7 @@ class WaitingRoom:
         lease.kind = self._kinds.setdefault((lease.job.tenant, lease.offers, has), self._kinds_seen)
 
     def _never(self, lease: Lease, tree: Tree) -> str:
-        """Why it can never be at these switches, though they have bits for all its workers; empty: it can."""
+        """Why the lease can never be at these switches, though they have bits for all its workers; empty: it can."""
         job = lease.job
         if not lease.is_current:
             return self._unlike(lease, tree) or self._cluster.never(self._offer(lease, tree))
@@ -172,7 +174,7 @@ class WaitingRoom:
         return f"{job} can never run here: {never}. Give its workers fewer threads (WIRESUM_THREADS)" if never else ""
 
     def _unlike(self, lease: Lease, tree: Tree) -> str:
-        """What a job that goes on cannot have there as it had it; empty: it can have all."""
+        """What a continuing job cannot have at this tree as it had before; empty: it can have all."""
         shape = lease.shape
         if shape is None:
             return ""
@@ -196,22 +198,24 @@ class WaitingRoom:
         self.due = True
 
     def remove(self, lease: Lease) -> None:
-        """What was kept for it is free. No error if it is not in the queue."""
+        """Removes a lease, and frees what was kept for it. No error if the lease is not in the queue."""
         if lease in self._queue:
             self._queue.remove(lease)
             self.due = True
 
     def serve(self) -> Iterator[tuple[Lease, Grounds]]:
-        """Those that get slots now. Each must have taken them (granting.settle) before the next one is asked for."""
+        """Yields the leases that get slots now. Each must have taken them (granting.settle) before the next is asked
+        for."""
         if self.held_up or not self.due or self._fruitless >= FRUITLESS_MAX:
             return
         self.due = False
         kept: set[str] = set()
         self._allowed.clear()
         passed: dict[int, list[Lease]] = {}
-        """By kind."""
+        """Leases that wait for room, by kind."""
         found_nothing: dict[int, Wants] = {}
-        """Since slots were given last: of each kind only the first is tried, however long the queue is."""
+        """What kinds wait for that were tried since slots were last given. Only the first lease of each kind is tried,
+        however long the queue is."""
         for lease in list(self._queue):
             changed = []
             if lease.kind in found_nothing and lease.job.members.is_whole():
@@ -234,7 +238,7 @@ class WaitingRoom:
                     kept |= self._rivals(waits)
 
     def has_tried(self, lease: Lease) -> bool:
-        """Is it in the queue, and would get nothing now?"""
+        """True if the lease is in the queue and would get nothing now."""
         return lease.state is LeaseState.WANTED and bool(self.held_up or not self.due)
 
     def tick(self) -> None:
@@ -249,7 +253,8 @@ class WaitingRoom:
         return math.inf if runs_on else 0
 
     def _overtaken_by(self, lease: Lease, passed: Iterable[Sequence[Lease]]) -> list[Lease]:
-        """Those before it that might have used what it has got. `passed`: all that wait for room, by kind."""
+        """Counts a success against earlier leases that might have used what `lease` has got, and returns them.
+        `passed`: all leases that wait for room, by kind."""
         overtaken = [each for alike in passed if not self._rivals(alike[0]).isdisjoint(lease.nodes) for each in alike]
         for each in overtaken:
             each.overtaken += 1
@@ -257,15 +262,15 @@ class WaitingRoom:
 
     @property
     def crowded(self) -> bool:
-        """Does anybody wait for slots, besides jobs that have some and move?"""
+        """True if any job waits for slots, besides jobs that have some and move."""
         return bool(self._queue) and self._queue[-1].is_current
 
     def position(self, lease: Lease) -> int:
-        """In the queue, from 1; 0: it is not there."""
+        """Position in the queue, from 1; 0: the lease is not queued."""
         return self._queue.index(lease) + 1 if lease in self._queue else 0
 
     def news(self, job: Job, now: float) -> Iterator[Wait]:
-        """What each worker of a job that waits has not heard yet, at most every `waiting_said_ms`."""
+        """Yields what workers of a waiting job have not been told yet, at most every `waiting_said_ms`."""
         if job.waiting_said_at is None:
             job.waiting_said_at = now
         if now < job.waiting_said_at + self._limits.waiting_said_ms / 1000:
@@ -278,7 +283,7 @@ class WaitingRoom:
                 yield Wait(worker, waiting)
 
     def what(self, job: Job) -> join.Waiting:
-        """What a job waits for, for people."""
+        """Says what a job waits for, for people."""
         if job.state is State.FORMING:
             away = [str(worker) for worker in job.members.workers.values() if worker.away_since is not None]
             if job.members.is_complete():
@@ -292,7 +297,7 @@ class WaitingRoom:
         return join.Waiting(reason=f"{place}: {self.why(job.lease)}", queue_position=position)
 
     def why(self, lease: Lease) -> str:
-        """Why one in the queue has no slots yet."""
+        """Why a queued lease has no slots yet."""
         if self.held_up:
             return self.held_up
         tenant = lease.job.tenant
@@ -319,7 +324,7 @@ class WaitingRoom:
 
     def _find_place(self, lease: Lease, kept: Set[str]) -> Grounds | Wants:
         job = lease.job
-        if not lease.is_current:  # its quota has room for it
+        if not lease.is_current:  # a job that moves counts in its tenant's quota already
             return self._place_to_move_to(lease, kept)
         if not job.members.is_whole():
             return Wants.WORKER
@@ -340,8 +345,9 @@ class WaitingRoom:
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
     def _place_to_move_to(self, lease: Lease, kept: Set[str]) -> Grounds | Wants:
-        """One that has lost a switch goes on wherever there is room. Where its switches are in order, its workers have
-        halted by themselves: then it takes no more of another switch than its tenant may have there."""
+        """A place for the next lease of a job that moves. A job that has lost a switch continues wherever there is
+        room. Where its switches are in order, its workers have halted by themselves: then the job takes no more of
+        another switch than its tenant may have there."""
         offers = self._allowed[lease.kind] = list(lease.offers)
         has, tenant = lease.job.lease.nodes, lease.job.tenant
         if all(self._cluster.switches[name].is_usable() for name in has):
@@ -353,11 +359,11 @@ class WaitingRoom:
         return self._cluster.place(offers, kept) if offers else Wants.QUOTA
 
     def _within_part(self, offer: Offer, tenant: str) -> Offer | str:
-        """What the tenant may have of it now, of each switch, or why nothing."""
+        """What the tenant may have of the offer now, at each switch, or a reason why it may have nothing."""
         return self._cluster.within_part(offer, self._quotas.of(tenant).switch_percent, tenant)
 
     def _rivals(self, lease: Lease) -> set[str]:
-        """The switches where later jobs may take what this one waits for: no others are ever kept for it."""
+        """The switches where later jobs may take what this lease waits for: only these are ever kept for it."""
         offers = self._allowed.get(lease.kind, lease.offers)
         return {name for offer in offers for name in self._cluster.rivals(offer)}
 
@@ -384,7 +390,7 @@ class WaitingRoom:
 
 
 def _overfull(tree: Tree) -> Branch | None:
-    """A switch with more contributors than it has bits for."""
+    """A switch with more contributors than it has bits for; None: there is none."""
     return next((branch for branch in tree if branch.contributors > branch.contributors_max), None)
 
 
