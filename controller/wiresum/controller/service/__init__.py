@@ -1,1 +1,1 @@
-"""What workers and operators call over gRPC: `join_server.py` is the whole of it, in a thread of its own."""
+"""The gRPC services that workers and operators call: `join_server.py` combines them, in a thread of its own."""

@@ -1,5 +1,5 @@
-"""How the services of a server answer: only while no other one serves, and what a caller changes only once it is on
-disk."""
+"""How the services of a server answer: only while no other controller serves, and, for what a caller changes, only once
+the change is on disk."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ T = TypeVar("T")
 
 
 async def check_serves(context: Any, effects: Effects) -> None:
-    """Another controller may know otherwise, whatever this one would say: then the caller asks that one."""
+    """Aborts the call if another controller serves, whatever this one would answer: the caller then asks the other
+    one."""
     if why := await effects.why_silent():
         await turn_away(context, effects, why)
 
 
 async def turn_away(context: Any, effects: Effects, why: str) -> NoReturn:
-    """As one that cannot be reached, and not as a refusal, so that the caller tries the next endpoint."""
+    """Aborts the call as if this controller were unreachable, not with a refusal, so that the caller tries the next
+    endpoint."""
     text = f"{join.STANDS_BY}: {why}" if effects.deposed else f"this controller cannot answer: {why}"
     await context.abort(grpc.StatusCode.UNAVAILABLE, text)
     raise AssertionError("abort raises")
@@ -38,7 +40,7 @@ async def refuse(context: Any, effects: Effects, refusal: Refusal) -> NoReturn:
 
 
 async def found(context: Any, effects: Effects, question: Callable[[], T]) -> T:
-    """What `Jobs` says. A `Refusal` is the caller's answer."""
+    """Returns what `Jobs` answers to `question`. A `Refusal` is the caller's answer."""
     await check_serves(context, effects)
     try:
         return question()
@@ -48,7 +50,8 @@ async def found(context: Any, effects: Effects, question: Callable[[], T]) -> T:
 
 async def granted(context: Any, effects: Effects, action: Callable[[], T], *, on_disk: bool = False) -> T:
     """Tells `Jobs` what a caller wants, and carries out what follows. `on_disk`: it is an error if the disk does not
-    take it in time; otherwise the caller hears of it then as workers hear how their jobs end (effects.py)."""
+    take the change in time; otherwise the caller is answered then anyway, as workers are told how their jobs end
+    (effects.py)."""
     result = await found(context, effects, action)
     why_not = await effects.carried_out()
     if why_not and effects.deposed:

@@ -1,23 +1,24 @@
 """Carries out what `Jobs` wants done: writes to disk, tells switches, answers workers. Runs in one event loop.
 
-Calls to a switch or to the disk may block, so each of these has a thread, which makes them one at a time and in order.
+Calls to a switch or to the disk may block, so each switch and the disk have a thread, which makes their calls one at a
+time and in order.
 
-The outputs that `Jobs` gives at one time are a batch. A batch with something to write waits until that is on disk, and
-so do all batches behind it: no worker hears of anything that a crash could undo. Batches that come up while the disk is
-busy are written together.
+The outputs that `Jobs` gives at one time are a batch. A batch with something to write waits until the write is on disk,
+and so do all batches behind it: no worker hears of anything that a crash could undo. Batches that arrive while the disk
+is busy are written together.
 
 A disk may refuse a write or not answer. After WRITE_S_MAX, or the first refusal, only what must (outputs.py) still
-waits for it: workers hear how their jobs end, and switches forget those. Meanwhile no job gets slots. If the service
-dies before the disk takes the rest, those jobs still run as far as the next service can read. It finds that the
-switches do not hold them, or that no worker comes back, and ends them again.
+waits for the disk: workers hear how their jobs end, and switches forget ended jobs. Meanwhile no job gets slots. If the
+service dies before the disk takes the rest, the ended jobs still run as far as the next service can read. The next
+service finds that the switches do not hold them, or that no worker comes back, and ends them again.
 
-A write also shows whether another service serves from the same state, and this one must not end jobs any more. So
+A write also shows whether another service serves from the same state; then this one must not end jobs any more. So
 workers are told nothing before the disk has had WRITE_S_MAX, counted in waits and not by the clock, so that a process
 that was frozen gives the disk its time.
 
-So does a look at the state, which needs no disk that takes writes. A standby takes over only when it has seen no life
-for a while. Up to SURE_S after the last sign of life that such a look followed, this service may say what runs. Later,
-since it or its disk stood still, it looks again before it answers.
+A read of the state shows this, too, and does not need a disk that takes writes. A standby takes over only when it has
+seen no sign of life for a while. For SURE_S after a sign of life that was followed by such a read, this service may say
+what runs. Later, since the service or its disk stood still, it reads the state again before it answers.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ from wiresum.controller.store import DeposedError, Store, StoreError
 log = logging.getLogger(__name__)
 
 COUNT_S_MAX = 2.0
-"""For a switch's counters, when a report waits for them."""
+"""How long a report waits for a switch's counters."""
 WRITE_S_MAX = 2.0
-"""For a write, before outputs go ahead without it."""
+"""How long outputs wait for a write before they go ahead without it."""
 WRITE_LOOK_S = 0.1
 WRITE_RETRY_S = 1.0
-"""Between two attempts to write."""
+"""Time between two attempts to write."""
 SURE_S = 2.0
-"""After a sign of life, in which no standby takes over: it waits for longer. Signs come every second."""
+"""Time after a sign of life in which no standby takes over: a standby waits for longer. Signs come every second."""
 
 
 class Times(NamedTuple):
-    """How long it waits for a switch or the disk, and how often it tries again."""
+    """How long the service waits for a switch or the disk, and how often it tries again."""
 
     count_s_max: float = COUNT_S_MAX
     write_s_max: float = WRITE_S_MAX
@@ -69,7 +70,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Answer:
-    """Say that all outputs before are on disk, with an empty text, or why not."""
+    """A step that reports when all outputs before it are on disk, with an empty text, or else why not."""
 
     heard: asyncio.Future[str]
 
@@ -105,35 +106,36 @@ class Effects:
         self._life_shown_at = -math.inf
         self._checking: asyncio.Future[None] | None = None
         self._why_unknown = "it does not answer"
-        """Why it could not be looked up last whether another service serves."""
+        """Why the last attempt to find out whether another service serves failed."""
         self._checked_at = -math.inf
-        """When it was last asked whether another service serves, if none did."""
+        """When the state last showed that no other service serves."""
         self._sure_from = -math.inf
-        """When life was shown before that."""
+        """When the last sign of life before `_checked_at` was shown."""
         self._write_fails = False
-        """The disk has refused the write in progress, or is late."""
+        """True if the disk has refused the write in progress, or is late."""
         self.trouble = ""
-        """Why the state cannot be written, a sentence; empty if it can."""
+        """A sentence that says why the state cannot be written; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._counting: dict[
             tuple[str, tuple[int, ...]], asyncio.Future[tuple[JobCounters, dict[int, JobCounters]]]
         ] = {}
-        """Questions in progress, by switch and job numbers."""
+        """Reads of counters in progress, by switch and job numbers."""
         self._failures: dict[tuple[str, str], str] = {}
-        """What the log has of each switch and question that failed last."""
+        """The last failure that was logged, for each switch and operation."""
         self.halted = False
-        """The service ends."""
+        """True once the service has ended."""
         self.deposed = ""
-        """Why this service must not go on, a sentence; empty if it may."""
+        """A sentence that says why this service must not continue; empty if it may."""
 
     def start(self) -> None:
-        """The switches are made to hold what they should."""
+        """Follows the switches' changes, and makes the switches hold what they should."""
         for name, driver in self._drivers.items():
             driver.on_change = functools.partial(self._note_change_from_any_thread, name)
             self._note_change(name)
 
     def halt(self) -> None:
-        """The service ends: from now on nothing is carried out, and what happens to streams says nothing of workers."""
+        """Ends the service: from now on nothing is carried out, and the end of a stream says nothing about its
+        worker."""
         self.halted = True
         for mailbox in self._streams.values():
             mailbox.close()
@@ -144,7 +146,7 @@ class Effects:
                 step.say(self.deposed or ENDED)
 
     def close(self) -> None:
-        """Does not wait for calls in progress."""
+        """Halts and ends the threads. Does not wait for calls in progress."""
         self.halt()
         for driver in self._drivers.values():
             driver.on_change = lambda: None
@@ -157,7 +159,8 @@ class Effects:
             task.cancel()
 
     def show_life(self) -> None:
-        """In the thread that writes, so that a service whose disk hangs shows none."""
+        """Shows a sign of life to standbys. The write is made by the thread that writes the state, so that a service
+        whose disk hangs shows none."""
         if self._store is None or self._store_calls is None or self.halted:
             return
         if self._showing_life:  # the disk hangs
@@ -178,12 +181,13 @@ class Effects:
 
     @property
     def is_sure(self) -> bool:
-        """Has no other service begun to serve from the state? False: that must be looked up. From any thread."""
+        """True if certainly no other service has begun to serve from the state; False: the state must be read to know.
+        May be called from any thread."""
         return self._store is None or self._clock() - self._sure_from < SURE_S
 
     async def why_silent(self) -> str:
-        """Why this service must not say what runs, and what does not, a sentence; empty if it may. At once while it is
-        sure, else after a look at the state."""
+        """A sentence that says why this service must not say which jobs run; empty if it may. Returns at once while
+        `is_sure`, otherwise after a read of the state."""
         now = self._clock()
         for _ in range(round(self._times.write_s_max / WRITE_LOOK_S)):
             if self._store is None or self.halted or self.is_sure or self._checked_at >= now:
@@ -193,7 +197,7 @@ class Effects:
         return f"whether another controller serves from {self._store.path} is not known: {self._why_unknown}"
 
     def _check_serving(self, store: Store) -> asyncio.Future[None]:
-        """One look at a time."""
+        """Reads who serves; at most one such read is in progress."""
         if self._checking is None or self._checking.done():
             self._checking = self._spawn(self._look_who_serves(store))
         return self._checking
@@ -229,7 +233,7 @@ class Effects:
 
     @property
     def idle(self) -> bool:
-        """Has everything been written?"""
+        """True if everything has been written."""
         return not self._batches and not self._writing
 
     # The worker's streams.
@@ -255,14 +259,14 @@ class Effects:
     # What Jobs wants done.
 
     async def carried_out(self) -> str:
-        """As `carry_out`. Returns once all that `Jobs` was told is on disk, with an empty text; or why it is not, a
-        sentence."""
+        """Calls `carry_out`. Returns an empty text once all that `Jobs` was told is on disk, or a sentence that says
+        why it is not."""
         answer = _Answer(self._loop.create_future())
         self.carry_out(answer)
         return await answer.heard
 
     def carry_out(self, *then: _Answer) -> None:
-        """To be called whenever `Jobs` was told something."""
+        """Carries out what `Jobs` wants; to be called whenever `Jobs` was told something."""
         batch = [*self._jobs.take_outputs(), *then]
         if self.halted:
             for answer in then:
@@ -276,7 +280,7 @@ class Effects:
             self._carry_out_batches()
 
     def _carry_out_batches(self) -> None:
-        """Up to the first that must be written."""
+        """Carries out batches up to the first that must be written."""
         while self._batches:
             if self._store is not None and any(isinstance(output, outputs.Write) for output in self._batches[0]):
                 self._writing = True
@@ -331,7 +335,7 @@ class Effects:
         self._carry_out_without_disk()
 
     def _carry_out_without_disk(self) -> None:
-        """All but what must wait, which stays in order."""
+        """Carries out everything except what must wait for the disk, which stays in order."""
         if self.halted:
             return
         waiting, self._in_write = self._in_write, []
@@ -348,7 +352,7 @@ class Effects:
             behind_keys |= isinstance(output, outputs.SaveKeys)
             match output:
                 case outputs.CheckServing():
-                    pass  # what is being written finds out
+                    pass  # the write in progress finds out
                 case _Answer():
                     output.say(self.trouble)
                 case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
@@ -420,16 +424,16 @@ class Effects:
                     lambda error: jobs.reconcile_failed(name, error, now()),
                 )
             case _:
-                pass  # it is on disk, or there is none
+                pass  # the write is on disk, or there is no store
 
     # Switches.
 
     def call(self, switch_name: str, function: Callable[[SwitchDriver], T]) -> asyncio.Future[T]:
-        """In the switch's own thread, after all calls before."""
+        """Calls a function in the switch's own thread, after all earlier calls."""
         return self._switch_calls[switch_name].submit(functools.partial(function, self._drivers[switch_name]))
 
     async def counters(self, switch_name: str, numbers: list[int]) -> tuple[JobCounters, dict[int, JobCounters]] | None:
-        """Of packets of no job, and of these jobs. None if the switch does not answer in COUNT_S_MAX."""
+        """Counters of packets of no job, and of these jobs. None if the switch does not answer in COUNT_S_MAX."""
         if self._drivers[switch_name].trouble:
             return None
 
@@ -451,7 +455,7 @@ class Effects:
     def _note_counted(self, question: tuple[str, tuple[int, ...]], asked: asyncio.Future[Any]) -> None:
         del self._counting[question]
         if not asked.cancelled():
-            asked.exception()  # it may have come after the time-out
+            asked.exception()  # the error may have come after the time-out
 
     def _note_change_from_any_thread(self, name: str) -> None:
         try:
@@ -462,7 +466,7 @@ class Effects:
     def _note_change(self, name: str) -> None:
         trouble = self._drivers[name].trouble
         self._jobs.switch_changed(name, trouble, self._clock())
-        if trouble and self._store is not None:  # it may be a newer controller, which the state knows of
+        if trouble and self._store is not None:  # the cause may be a newer controller, which the state would show
             self._batches.append([outputs.CheckServing()])
         self.carry_out()
 
@@ -474,8 +478,8 @@ class Effects:
         answered: Callable[[T], None],
         failed: Callable[[DriverError], None],
     ) -> None:
-        """Calls `answered` with what the switch answers, or `failed` with why it did not. `what`: for the log, which
-        has a failure that is tried again and again only once."""
+        """Calls `answered` with what the switch answers, or `failed` with the error. `what`: for the log, where a
+        failure that is tried again and again appears only once."""
         call = self.call(name, question)
 
         async def wait() -> None:
@@ -496,7 +500,7 @@ class Effects:
         self._spawn(wait())
 
     def _note_refused(self, name: str, number: int, text: str) -> None:
-        if self._drivers[name].trouble:  # which is another answer to the workers than that it refuses
+        if self._drivers[name].trouble:  # to workers an unreachable switch is another answer than a switch that refuses
             self._note_change(name)
         self._jobs.refused(name, number, text, self._clock())
 

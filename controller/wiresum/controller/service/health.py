@@ -1,12 +1,12 @@
 """gRPC's health service (grpc.health.v1), for probes and load balancers.
 
-    ""                              the service answers, does its work, and has not been told to stop; no other one
+""                              the service answers, does its work, and has not been told to stop; no other service
                                     serves in its place
     wiresum.join.v1.JoinService     a job could begin now: a switch takes jobs, the state can be written, and the
                                     service answers in time
 
 A load balancer should ask for the first: workers of running jobs need their service also while no job can begin. The
-protocol has no place for a reason, which comes in the trailing metadata.
+protocol has no field for a reason, so the reason is in the trailing metadata.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ class Health:
     """Used from one event loop, but for `why_not`."""
 
     def __init__(self, server: Any, why_silent: Callable[[], Awaitable[str]]) -> None:
-        """`server`: gRPC's, to which it adds itself. `why_silent`: why the service must not answer, a sentence; empty
-        if it may."""
+        """Adds itself to `server`, gRPC's. `why_silent`: returns a sentence that says why the service must not answer;
+        empty if it may."""
         self.why_not = ""
-        """Why no job can begin, a sentence; empty if one can. May be read from any thread."""
+        """A sentence that says why no job can begin; empty if one can. May be read from any thread."""
         self._servicer = _Servicer(why_silent)
         self._shown: dict[str, bool] = {}
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def show(self, why_not: str, *, works: bool = True) -> None:
-        """`why_not`: a job cannot begin now; empty if one can. `works`: is the service of use to jobs that run?"""
+        """Sets what the health service answers. `why_not`: why no job can begin now; empty if one can. `works`: whether
+        the service is of use to running jobs."""
         self.why_not = why_not
         self._servicer.whys = {JOIN_SERVICE: why_not, "": "" if works else why_not}
         for service, healthy in ((JOIN_SERVICE, not why_not), ("", works)):
@@ -44,7 +45,7 @@ class Health:
                 await self._servicer.set(service, _SERVING if healthy else _NOT_SERVING)
 
     async def end(self) -> None:
-        """The service stops: from now on it is not healthy."""
+        """Makes the service unhealthy for good, since it stops."""
         await self._servicer.enter_graceful_shutdown()
 
 

@@ -1,4 +1,4 @@
-"""The service of one or several switches, for workers and operators."""
+"""The gRPC server of one or several switches, for workers and operators."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 LOOK_S = 1.0
-"""Between two signs of life to a standby."""
+"""Time between two signs of life to a standby."""
 TICK_S_MAX = 10.0
-"""A service without a tick for so long hangs."""
+"""A service without a tick for this long counts as hanging."""
 STOP_MARGIN_S = 5.0
 REPORT_S_MAX = 5.0
-"""Half of the time that Prometheus gives a scrape, so that it still learns the rest."""
+"""How long a report may take: half of the time that Prometheus gives a scrape, so that a scrape still gets the other
+metrics."""
 LAG_S_MAX = 2.0
-"""A service whose event loop was held up for longer answers too late, for LAG_KEPT_S after that."""
+"""A service whose event loop was held up for longer counts as too late, and does so for LAG_KEPT_S after that."""
 LAG_KEPT_S = 10.0
 
 PING_MS_MIN = 500
 
 
 class JoinServer(ServerThread):
-    """The drivers and the store stay the caller's: close them after `stop`.
+    """Serves the jobs of its switches. The drivers and the store belong to the caller: close them after `stop`.
 
-    `start` raises `StoreError` if its state cannot be read."""
+    `start` raises `StoreError` if the state cannot be read.
+    """
 
     def __init__(
         self,
@@ -64,9 +66,9 @@ class JoinServer(ServerThread):
         clock: Callable[[], float] = time.monotonic,
         times: Times | None = None,
     ) -> None:
-        """`store`: one that has begun; without it the jobs end with the service. `keys`: by default the store's, or of
-        a new sequence, for switches that are new too. Without `security` it listens on loopback only. `served`: the
-        only jobs that it serves; without it all."""
+        """`store`: a store that has begun; without one the jobs end with the service. `keys`: by default the store's
+        keys, or those of a new sequence, for switches that are new too. Without `security` the server listens on
+        loopback only. `served`: the only jobs that it serves; None: it serves all."""
         super().__init__("wiresum-join-service")
         drivers = list(switches) if isinstance(switches, Sequence) else [switches]
         self._drivers = {driver.name: driver for driver in drivers}
@@ -90,35 +92,37 @@ class JoinServer(ServerThread):
 
     @property
     def deposed(self) -> str:
-        """Why it must not go on: another controller serves from the same state. Empty if it may."""
+        """Why the service must not continue, since another controller serves from its state. Empty if it may."""
         return self._effects.deposed if self._effects else ""
 
     @property
     def is_alive(self) -> bool:
-        """Does it serve, and does nothing hold it up?"""
+        """True if the server runs and nothing holds its event loop up."""
         return self.runs and self.lag.overdue_s() < TICK_S_MAX
 
     @property
     def why_not_ready(self) -> str:
-        """Why no job can begin, a sentence; empty if one can. From any thread, also while the event loop hangs."""
+        """A sentence that says why no job can begin; empty if one can. May be read from any thread, also while the
+        event loop hangs."""
         if self._health is None or self._effects is None or not self.runs:
             return "this server does not serve"
         unsure = "" if self._effects.is_sure else "whether another controller serves by now is not known"
         return _too_late(self.lag.overdue_s()) or self._health.why_not or unsure
 
     def report(self, s_max: float = REPORT_S_MAX) -> join.Report:
-        """From any thread. Raises `RuntimeError` if it does not serve, or a time-out."""
+        """Returns the report that operators get. May be called from any thread. Raises `RuntimeError` if the server
+        does not run, or a time-out."""
         if self._loop is None or self._operators is None or not self.runs:
             raise RuntimeError("this server does not serve")
         answer = asyncio.run_coroutine_threadsafe(self._operators.report(), self._loop)
         try:
             return answer.result(s_max)
         finally:
-            answer.cancel()  # so that those that came too late do not pile up
+            answer.cancel()  # answers that come too late must not pile up
 
     def stop(self, grace_s: float = 2.0, *, keep_jobs: bool = False) -> None:
-        """Tells all workers, waits up to `grace_s` for them, and ends. Idempotent. `keep_jobs`: the jobs go on, for the
-        next service."""
+        """Tells all workers, waits up to `grace_s` for them to be told, and ends. Idempotent. `keep_jobs`: the jobs
+        continue, for the next service."""
         self._grace_s, self._keep_jobs = grace_s, keep_jobs
         self._end(grace_s + STOP_MARGIN_S)
 
@@ -156,7 +160,7 @@ class JoinServer(ServerThread):
                 ticking.cancel()
 
     def _jobs(self) -> Jobs:
-        """With those of the store."""
+        """The state machine, with the jobs of the store."""
         switches = [
             Switch(
                 driver.name,
@@ -207,7 +211,8 @@ class JoinServer(ServerThread):
                 log.exception("it could not be shown whether the service is healthy")
 
     async def _close(self, jobs: Jobs, effects: Effects) -> None:
-        """Waits until the workers have been told and the switches have forgotten the jobs, or all is on disk."""
+        """Closes the jobs, and waits until the workers have been told and the switches have forgotten the jobs, or, if
+        the jobs continue, until all is on disk."""
         keep = self._keep_jobs
         jobs.close(
             "the controller is being restarted" if keep else "the switch was stopped", self._clock(), keep_jobs=keep
@@ -225,13 +230,13 @@ def _too_late(late_s: float) -> str:
 
 
 def _pings(limits: Limits) -> tuple[tuple[str, int], ...]:
-    """gRPC pings a silent worker and breaks the connection without an answer, early enough that the worker can come
-    back before it is lost. gRPC's own threads answer, even if the worker's interpreter is busy."""
+    """gRPC options: a silent worker is pinged, and its connection breaks without an answer, early enough that the
+    worker can come back before it is lost. gRPC's own threads answer, even if the worker's interpreter is busy."""
     ping_ms = max(PING_MS_MIN, (limits.heartbeat_lost_ms - limits.connection_lost_ms) // 2)
     return (
         ("grpc.keepalive_time_ms", ping_ms),
         ("grpc.keepalive_timeout_ms", ping_ms),
-        # gRPC waits for the longer of the two times, of which this one would be a minute.
+        # gRPC waits for the longer of the two times, and the default of this one is a minute.
         ("grpc.http2.ping_timeout_ms", ping_ms),
         # There is nothing else to send to a worker that is silent.
         ("grpc.http2.max_pings_without_data", 0),

@@ -33,12 +33,12 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
     def __init__(
         self, jobs: Jobs, effects: Effects, clock: Callable[[], float], served: ServedJobs | None = None
     ) -> None:
-        """`served`: the only jobs that it serves; None: all."""
+        """`served`: the only jobs that this service serves; None: all jobs."""
         self._jobs, self._effects, self._clock, self._served = jobs, effects, clock, served
 
     async def Join(self, request: join.JoinRequest, context: Any) -> None:  # noqa: N802
         try:
-            check_join(request)  # first, so that what it is compared with, and errors quote, is bounded
+            check_join(request)  # first, so that all that is compared, or quoted in errors, is bounded
             caller().check_may_join(request.job_name, request.tenant, data_address(request.endpoint))
             request.tenant = caller().tenant(request.tenant)
             if self._served is not None:
@@ -47,7 +47,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         except Refusal as refusal:
             await refuse(context, self._effects, refusal)
         context.note_begun()
-        # What the workers of a thousand jobs say while they wait for the others is memory: the job has what it needs.
+        # While workers of a thousand jobs wait for others, their requests take memory: the job has what it needs.
         context.keep(_short(request))
         del request
         call, mailbox = worker.call, self._effects.open_join(worker)
@@ -69,7 +69,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Attend(self, requests: object, context: Any) -> None:  # noqa: N802
         try:
-            first = await context.read()  # the interceptor waits for that no longer than it should
+            first = await context.read()  # the interceptor bounds this wait
             if first is grpc.aio.EOF:
                 raise Refusal("INVALID_ARGUMENT", "an Attend stream must begin with a heartbeat")
             worker = self._jobs.attend(first.member, self._clock(), _asker())
@@ -121,7 +121,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
         self._effects.carry_out()
 
     async def _read(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Until the worker closes its side, or is gone."""
+        """Reads heartbeats until the worker closes its side, or is gone."""
         try:
             while (heartbeat := await context.read()) is not grpc.aio.EOF and not mailbox.closed:
                 self._hear(worker, mailbox, heartbeat)
@@ -132,7 +132,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
             mailbox.close()
 
     async def _write(self, worker: Worker, mailbox: AttendMailbox, context: Any) -> None:
-        """Sends what comes into the mailbox, until the worker does not read for too long."""
+        """Sends what comes into the mailbox, until the worker has been told its end or does not read for too long."""
         try:
             while (event := await mailbox.next_event()) is not None:
                 await asyncio.wait_for(context.write(event), self._jobs.limits.heartbeat_lost_ms / 1000)
@@ -144,7 +144,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
 
 def _short(request: join.JoinRequest) -> join.JoinRequest:
-    """What the audit log says of it."""
+    """The part of a request that the audit log needs."""
     return join.JoinRequest(
         job_name=request.job_name,
         rank=request.rank,

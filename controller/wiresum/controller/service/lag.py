@@ -1,7 +1,7 @@
-"""How late an event loop is: how long a call may have waited until the loop came to it.
+"""How late an event loop is: how long a call may have waited until the loop ran it.
 
-The loop calls `beat` once in each period. Whoever asks may do so from another thread, so that the answer also comes
-while something holds the loop up, and says so.
+The loop calls `beat` once in each period. Other threads may ask for the lag, so that an answer also comes while
+something holds the loop up, and shows the delay.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 SPAN_S = 30.0
-"""`worst` is of the last one to two of these: a scrape each half minute misses nothing, and two who scrape do not take
-it from each other."""
+"""Length of a span. `worst_s` covers the last one to two spans: a scrape each half minute misses nothing, and two
+scrapers do not disturb each other."""
 
 
 class LoopLag:
@@ -19,21 +19,21 @@ class LoopLag:
         self._period_s, self._clock = period_s, clock
         self._beat_at = self._span_began_at = clock()
         self._worst_s = self._worst_before_s = 0.0
-        """Of this span, and of the one before."""
+        """The largest lag of this span, and of the span before."""
 
     def beat(self) -> float:
-        """In the loop. Returns how late it comes."""
+        """Notes a beat; called in the loop. Returns how late the beat is."""
         now, late_s = self._clock(), self.overdue_s()
         if now >= self._span_began_at + SPAN_S:
             self._worst_before_s, self._worst_s, self._span_began_at = self._worst_s, 0.0, now
         self._worst_s = max(self._worst_s, late_s)
-        self._beat_at = now  # the last: a reader that still sees the former time counts it itself
+        self._beat_at = now  # set last: a reader that still sees the former time counts the lag itself
         return late_s
 
     def overdue_s(self) -> float:
-        """By how much the next call is late by now. From any thread."""
+        """By how much the next beat is late by now. May be called from any thread."""
         return max(0.0, self._clock() - self._beat_at - self._period_s)
 
     def worst_s(self) -> float:
-        """The most that a call was late, or is by now. From any thread."""
+        """The most that a beat was late recently, or is by now. May be called from any thread."""
         return max(self.overdue_s(), self._worst_s, self._worst_before_s)

@@ -1,4 +1,4 @@
-"""What is to be sent to a worker on one of its two streams. Only the newest of each kind is kept, so that a mailbox
+"""What is to be sent to a worker on its two streams. Only the newest event of each kind is kept, so that a mailbox
 cannot grow, however slowly the worker reads."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from wiresum.controller.jobs.refusal import Refusal
 
 
 class JoinMailbox:
-    """Of a Join: what the worker waits for, and then its grant, a refusal, or how its job has ended."""
+    """Events of a Join: what the worker waits for, and then its grant, a refusal, or how its job has ended."""
 
     def __init__(self) -> None:
         self._waiting: join.Waiting | None = None
@@ -22,12 +22,12 @@ class JoinMailbox:
         self._filled.set()
 
     def answer(self, answer: join.JoinReply | join.JobEnded | Refusal) -> None:
-        """The first one counts."""
+        """Sets the answer; only the first answer counts."""
         self._answer = self._answer or answer
         self._filled.set()
 
     async def next_event(self) -> join.JoinEvent:
-        """Nothing follows a grant, or the end. Raises the `Refusal`."""
+        """Waits for the next event. Nothing follows a grant, or the end. Raises the answer if it is a `Refusal`."""
         await self._filled.wait()
         self._filled.clear()
         if isinstance(self._answer, Refusal):
@@ -40,7 +40,7 @@ class JoinMailbox:
 
 
 class AttendMailbox:
-    """Of an Attend stream: the end, or what the worker is told to do, or else a pulse. Pulses that pile up count as
+    """Events of an Attend stream: the end, or an order to the worker, or else a pulse. Pulses that pile up count as
     one."""
 
     def __init__(self) -> None:
@@ -51,17 +51,18 @@ class AttendMailbox:
         self._filled = asyncio.Event()
 
     def pulse(self, lost: str) -> None:
-        """The newest one counts."""
+        """Sets a pulse; only the newest counts. `lost`: see `Moving.lost`."""
         self._lost = lost
         self._filled.set()
 
     def order(self, event: join.JobEvent) -> None:
-        """The newest one counts: a worker that is to halt for another move need not hear of the one before."""
+        """Sets an order; only the newest counts: a worker that is to halt for another move need not hear of the former
+        one."""
         self._order = event
         self._filled.set()
 
     def end(self, ended: join.JobEnded) -> None:
-        """The first one counts."""
+        """Sets how the job has ended; only the first end counts."""
         self._ended = self._ended or ended
         self._filled.set()
 
@@ -70,7 +71,7 @@ class AttendMailbox:
         self._filled.set()
 
     async def next_event(self) -> join.JobEvent | None:
-        """None: the stream is to be closed."""
+        """Waits for the next event; None: the stream is to be closed."""
         await self._filled.wait()
         self._filled.clear()
         if self._ended is not None:

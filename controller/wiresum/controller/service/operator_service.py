@@ -1,4 +1,4 @@
-"""What operators call (operator.proto). Runs in one event loop."""
+"""The calls of operators (operator.proto). Runs in one event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         clock: Callable[[], float],
         audit: AuditLog,
     ) -> None:
-        """`refusals`: by reason; it goes on counting."""
+        """`refusals`: counts by reason, which go on growing."""
         self._jobs, self._effects, self._refusals, self._clock = jobs, effects, refusals, clock
         self._audit = audit
         self._started_at = clock()
@@ -68,15 +68,16 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         return await granted(context, self._effects, action, on_disk=True)
 
     async def report(self) -> join.Report:
-        """For others than callers. Raises `RuntimeError` if it must not say what runs."""
+        """Returns a report for the process itself, not for a caller. Raises `RuntimeError` if this service must not say
+        what runs."""
         counters = await self._counters()
         if why := await self._effects.why_silent():
             raise RuntimeError(why)
         return self._report(counters)
 
     async def _counters(self) -> Counted:
-        """Of the switches that answer."""
-        switches = list(self._jobs.cluster.switches.values())  # others may come meanwhile
+        """Counters of the switches that answer."""
+        switches = list(self._jobs.cluster.switches.values())  # the switches may change while this waits
         counted = await asyncio.gather(
             *(self._effects.counters(switch.name, list(switch.numbered)) for switch in switches)
         )

@@ -1,7 +1,7 @@
 """Blocking calls, to a switch or to the disk, made one at a time and in order by a thread of their own.
 
-Executors of the standard library wait for their calls when the interpreter ends; here a call that hangs must not keep
-the process from ending.
+Executors of the standard library wait for their calls when the interpreter ends; with this class a call that hangs does
+not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class SerialCalls:
-    """Used from one event loop."""
+    """A thread that makes calls for one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
-        """`name`: of the thread."""
+        """`name`: name of the thread."""
         self._loop = loop
         # Bounded by its callers: an admission and an eviction for each job, a reconciliation for each switch, and a
         # question for each call of a client, whose number gRPC limits.
@@ -33,13 +33,13 @@ class SerialCalls:
         return result
 
     def close(self) -> None:
-        """The thread ends after the calls that it has. Does not wait for that."""
+        """Lets the thread end after the calls in its queue. Does not wait for the end."""
         self._calls.put(None)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             self._make(*call)
-            del call  # while it waits, and when the process ends, it holds nothing of the switch's
+            del call  # while the thread waits, and when the process ends, it refers to nothing of the switch's
 
     def _make(self, function: Callable[[], Any], result: asyncio.Future[Any]) -> None:
         try:

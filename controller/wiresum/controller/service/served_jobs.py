@@ -1,6 +1,8 @@
-"""Which jobs a service serves that does not serve all: a fallback switch, those of the worker that has started it.
+"""The jobs that a service serves if it does not serve all: a fallback switch serves those of the worker that started
+it.
 
-A stranger's Join is refused before it takes anything: a name, slots, or a place in the queue."""
+A stranger's Join is refused before it takes anything: a name, slots, or a place in the queue.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,17 @@ class ServedJobs:
     """Any thread may call any method."""
 
     def __init__(self, tenants: tuple[str, ...] = ()) -> None:
-        """`tenants`: those of the certificate that the worker has."""
+        """`tenants`: the tenants of the worker's certificate."""
         self._tenant = tenants[0] if len(tenants) == 1 else ""
         self._jobs: dict[str, ServedJob] = {}
 
     def replace(self, jobs: Iterable[ServedJob]) -> None:
-        """From now on these. Those that run go on."""
+        """Replaces the set of served jobs. Jobs that run continue."""
         self._jobs = {job.name: job for job in jobs}
 
     def check(self, request: join.JoinRequest) -> None:
-        """Raises a `Refusal`. `request`: with the tenant that the service has found."""
+        """Raises a `Refusal` if the request is for none of the served jobs. Its tenant must be the one that the service
+        has found."""
         job = self._jobs.get(request.job_name)
         shown = request.resumed.job_id
         if job is None or not hmac.compare_digest(job_id(bytes.fromhex(job.secret)), shown):
@@ -49,7 +52,7 @@ class ServedJobs:
             )
 
     def prove(self, challenge: join.Challenge) -> bytes:
-        """Raises a `Refusal`."""
+        """Returns the proof for a challenge. Raises a `Refusal`."""
         if len(challenge.nonce) < NONCE_BYTES:
             raise Refusal("INVALID_ARGUMENT", f"nonce: it must have {NONCE_BYTES} bytes")
         job = self._jobs.get(challenge.job_name)
@@ -59,7 +62,8 @@ class ServedJobs:
 
 
 def prove(served: ServedJobs | None, challenge: join.Challenge) -> bytes:
-    """Also of a service that serves all jobs, and so is nobody's fallback. Raises a `Refusal`."""
+    """Returns the proof for a challenge. Raises a `Refusal`, always if the service serves all jobs, since it is then no
+    fallback switch."""
     if served is None:
         raise _no_fallback(challenge)
     return served.prove(challenge)

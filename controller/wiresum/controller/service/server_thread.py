@@ -23,12 +23,12 @@ CALLS_END_S_MAX = 1.0
 
 
 class ServerThread:
-    """Subclasses say in `_serving` what is served."""
+    """Runs a gRPC server in a thread. Subclasses say in `_serving` what is served."""
 
     def __init__(self, name: str) -> None:
-        """`name`: of the thread."""
+        """`name`: name of the thread."""
         self.port = 0
-        """The TCP port that it listens at, once started."""
+        """The TCP port that the server listens at, once started."""
         self._name = name
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +39,7 @@ class ServerThread:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, host: str = "127.0.0.1", port: int = CONTROL_PORT) -> int:
-        """Returns the TCP port, which is a free one for port 0. Raises what `_serving` raises."""
+        """Starts the server. Returns the TCP port, which is a free one for port 0. Raises what `_serving` raises."""
         if self._thread is not None:
             raise RuntimeError("this server was started before: make a new one")
         bound: concurrent.futures.Future[int] = concurrent.futures.Future()
@@ -47,7 +47,7 @@ class ServerThread:
         def run() -> None:
             try:
                 asyncio.run(self._run(f"{host}:{port}", bound))
-            except Exception as error:  # there is no loop without descriptors
+            except Exception as error:  # without file descriptors there is no loop
                 if bound.done():
                     raise
                 bound.set_exception(error)
@@ -58,7 +58,7 @@ class ServerThread:
         return self.port
 
     def _end(self, s_max: float) -> None:
-        """Idempotent. The port is free when it returns, unless the server hangs for so long."""
+        """Ends the server. Idempotent. The port is free on return, unless the server hangs for `s_max`."""
         if self._thread is None or self._loop is None or self._stop is None:
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
@@ -68,8 +68,8 @@ class ServerThread:
             log.error("the service did not end in %.0f s; the process will end without it", s_max)
 
     def _serving(self, listen: str) -> AbstractAsyncContextManager[int]:
-        """Listens at host:port, gives the TCP port, and serves until the context ends. Raises `OSError` if it cannot
-        listen there, `CredentialsError` if it must not."""
+        """Listens at host:port, gives the TCP port, and serves until the context ends. Raises `OSError` if the server
+        cannot listen there, `CredentialsError` if it must not."""
         raise NotImplementedError
 
     async def _run(self, listen: str, bound: concurrent.futures.Future[int]) -> None:

@@ -1,4 +1,4 @@
-"""The service of a standby: operators get a report, workers hear that another controller serves."""
+"""The gRPC server of a standby: operators get a report, workers hear that another controller serves."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SERVICES = tuple(
     for definitions in (join_pb2, operator_pb2, health_pb2)
     for service in definitions.DESCRIPTOR.services_by_name.values()
 )
-"""What an active controller serves. Who asks about a standby's health is turned away too, so that a load balancer does
-not choose it."""
+"""The services of an active controller. Health checks are turned away too, so that a load balancer does not choose a
+standby."""
 ANSWERED = "wiresum.join.v1.OperatorService/GetReport"
 STOP_GRACE_S = 0.1
 STOP_S_MAX = 5.0
 
 
 class StandbyServer(ServerThread):
-    """The switches and the security stay the caller's."""
+    """A standby's server. The switches and the security belong to the caller."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class StandbyServer(ServerThread):
         security: Security,
         active_silent_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`active_silent_s`: for how long the active controller has shown no life; None: none serves. It is called from
-        any thread."""
+        """`active_silent_s`: for how long the active controller has shown no life; None: no controller serves. Called
+        from any thread."""
         super().__init__("wiresum-standby")
         self._switches, self._security, self._active_silent_s = switches, security, active_silent_s
         self._started_at = time.monotonic()
 
     def stop(self) -> None:
-        """Idempotent. The port is free again when it returns."""
+        """Ends the server. Idempotent. The port is free again on return."""
         self._end(STOP_S_MAX)
 
     def report(self) -> join.Report:
-        """From any thread. It knows of no jobs: they are the active controller's."""
+        """Returns a report without jobs, which only the active controller knows. May be called from any thread."""
         answer = join.Report(service=about_service("standby"))
         answer.service.age_seconds = time.monotonic() - self._started_at
         if (silent_s := self._active_silent_s()) is not None:
@@ -70,8 +70,8 @@ class StandbyServer(ServerThread):
 
 
 def _handlers(report: Callable[[], join.Report]) -> list[grpc.GenericRpcHandler]:
-    """Of all calls that the active controller answers, by the definitions of its services: each is answered here too,
-    or turned away."""
+    """Handlers of all calls that the active controller answers, by the definitions of its services: each call is
+    answered here too, or turned away."""
 
     async def answer(_request: object, context: Any) -> None:
         await context.write(report())
@@ -93,12 +93,13 @@ def _handlers(report: Callable[[], join.Report]) -> list[grpc.GenericRpcHandler]
 
 
 async def _turn_away(_request: object, context: Any) -> NoReturn:
-    """As one that cannot be reached, and not as a refusal, so that the caller tries the next endpoint."""
+    """Aborts the call as if this controller were unreachable, not with a refusal, so that the caller tries the next
+    endpoint."""
     await context.abort(grpc.StatusCode.UNAVAILABLE, f"{join.STANDS_BY}: it serves once no other controller does")
     raise AssertionError("abort raises")
 
 
 def _switch(switch: P4RuntimeSwitch) -> join.SwitchReport:
-    """A switch that another controller programs is in order."""
+    """Reports a switch. A switch that another controller programs is in order."""
     reached = switch.outranked or not switch.trouble
     return about_switch(switch, "standby" if reached else "unreachable", "" if reached else switch.trouble)
