@@ -1,4 +1,4 @@
-"""Who may ask the controller for what: `Security` is for servers, and `caller()` tells a service who calls.
+"""Which callers may ask the controller for what: `Security` is for servers, and `caller()` tells a service who calls.
 
 The authority that issues certificates is in `authority`, and `wiresum ca` in `command`; both need `cryptography`.
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs gRPC is imported by those who serve, and not by `wiresum ca`."""
+    """Imports names that need gRPC on first use, so that `wiresum ca` does without gRPC."""
     if name not in ("CONNECTION_OPTIONS", "OPTIONS", "Security"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from wiresum.controller.security import security

@@ -1,14 +1,14 @@
-"""The audit log: who asked for what, for which job, and with what result. One JSON object a line.
+"""The audit log: who asked for what, for which job, and with what result. The log has one JSON object a line.
 
-It holds no tokens and no keys. Each party has its share of it, so that none rolls away what the log says of others. A
-party is one of those that share connections (shares.py): the caller's tenant, or its certificate if that has none, or
-its address if there is no certificate. Of several tenants it is the last. Its share is a number of bytes a day, and a
-number at once. Calls for which the share has no room are counted, and a line each minute has their numbers, by
-method and outcome. Refusals may take a small part of what there is at once: the rest is for calls that were granted,
-which say what jobs began and ended.
+The log contains no tokens and no keys. Each party has a share of the log, so that no party rolls away what the log says
+of others. Parties are those that share connections (shares.py): the caller's tenant, or its certificate if the
+certificate has no tenant, or its address if there is no certificate. For a certificate with several tenants the last
+one counts. A share is a number of bytes a day, and a number at once. Calls for which the share has no room are counted,
+and a line each minute gives their numbers, by method and outcome. Refusals may take a small part of the bytes at once:
+the rest is for calls that were granted, which say what jobs began and ended.
 
-Whatever the share, the first call of each party, method and outcome of a day is written, and so is every call of an
-operator's certificate that was granted.
+Whatever the share, the first call of each party, method and outcome of a day is written, and so is every granted call
+with an operator's certificate.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ log = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
 SHARE_BYTES_A_DAY = 16 << 20
-"""What one party may write in the long run."""
+"""Bytes that one party may write in the long run."""
 SHARE_BYTES_AT_ONCE = 8 << 20
-"""What it may write at once: more than the joins of 4,096 workers and their ends."""
+"""Bytes that one party may write at once: more than the joins of 4,096 workers and their ends."""
 REFUSALS_BYTES_AT_ONCE = 256 << 10
-"""The part of that for calls that were not granted."""
+"""The part of SHARE_BYTES_AT_ONCE for calls that were not granted."""
 PARTIES_MAX = 4096
-"""Shares kept; the one unused for longest goes first."""
+"""How many shares are kept; the share unused for longest goes first."""
 UNWRITTEN_S_MAX = 60.0
-"""After which calls that were only counted are told."""
+"""After how long a line reports calls that were only counted."""
 KINDS_TOLD_MAX = 32
-"""Methods and outcomes in the line that tells of them; the others are added up."""
+"""How many pairs of method and outcome such a line names; the others are added up."""
 TEXT_BYTES_MAX = 200
-"""Of each text in a line, as JSON has it."""
+"""The most bytes of each text in a line, in JSON's form."""
 LINE_BYTES_MAX = 2048
 
 
 @dataclass(frozen=True)
 class AuditLimits:
-    """Of one party."""
+    """Bytes that one party may write."""
 
     bytes_a_day: int = SHARE_BYTES_A_DAY
     bytes_at_once: int = SHARE_BYTES_AT_ONCE
@@ -61,12 +61,12 @@ class AuditLimits:
 _SILENT_IF_OK = frozenset(
     {"GetReport", "ListEnded", "Diagnose", "Prove", "Check", "Watch", "List", "Capabilities", "Read"}
 )
-"""They change nothing, and `wiresum top` asks every second."""
+"""Methods that change nothing, and are called often: `wiresum top` asks every second."""
 _GRANTED = frozenset({"OK", "BEGUN", "CANCELLED"})
-"""CANCELLED: the caller hung up, as a worker does at the end of an Attend."""
+"""Outcomes of granted calls. CANCELLED: the caller hung up, as a worker does at the end of an Attend."""
 
 Kind = tuple[str, str]
-"""Method and outcome."""
+"""Method and outcome of a call."""
 
 
 def _now() -> str:
@@ -74,7 +74,7 @@ def _now() -> str:
 
 
 class AuditLog:
-    """Without a path it goes to the process's log."""
+    """Writes the audit log, to a file, or to the process's log if there is no path."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class AuditLog:
         self._clock = clock
         self._shares: OrderedDict[Party, _Share] = OrderedDict()
         self._unwritten: OrderedDict[Party, _Unwritten] = OrderedDict()
-        """By party, those that are counted for longest first."""
+        """Counted calls by party, starting with the party whose calls have been counted for longest."""
 
     def report(self) -> join.AuditReport:
         if self._file is None:
@@ -96,8 +96,8 @@ class AuditLog:
         return join.AuditReport(trouble=self._file.trouble, lines_lost=self._file.lines_lost)
 
     def write(self, caller: Caller, method: str, request: Any, outcome: str, why: str, seconds: float) -> None:
-        """`outcome`: the name of a gRPC status code, why the call was refused, or BEGUN. `request`: may be None. Does
-        not wait for the disk."""
+        """Writes a call, or counts it. `outcome`: the name of a gRPC status code, the reason of a refusal, or BEGUN.
+        `request`: may be None. Does not wait for the disk."""
         now = self._clock()
         self._tell_unwritten(now - UNWRITTEN_S_MAX)
         if outcome == "OK" and method in _SILENT_IF_OK:
@@ -126,7 +126,7 @@ class AuditLog:
         )
 
     def flush(self, s_max: float) -> bool:
-        """Waits for the disk. Returns whether it has taken all lines."""
+        """Waits for the disk, at most `s_max`. True if the disk has taken all lines."""
         return self._file is None or self._file.flush(s_max)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class AuditLog:
         return share
 
     def _tell_unwritten(self, until: float) -> None:
-        """Of the parties whose calls are counted since `until` or before."""
+        """Writes a line for each party whose calls have been counted since `until` or before."""
         while self._unwritten:
             party, unwritten = next(iter(self._unwritten.items()))
             if unwritten.since > until:
@@ -154,7 +154,7 @@ class AuditLog:
             )
 
     def _write(self, line: Mapping[str, Any]) -> int:
-        """Returns how many bytes that takes."""
+        """Writes a line. Returns its number of bytes."""
         shown = {key: _bounded(value) if isinstance(value, str) else value for key, value in line.items()}
         text = json.dumps({key: value for key, value in shown.items() if value not in ("", [])})
         assert len(text) < LINE_BYTES_MAX, "every part of a line is bounded"
@@ -168,11 +168,11 @@ class AuditLog:
 @dataclass
 class _Share:
     at: float
-    """When it was filled up last."""
+    """When the share was last refilled."""
     bytes_left: float
-    """Less than zero if what had to be written was more."""
+    """Bytes left; less than zero if lines that are always written took more."""
     seen: set[Kind] = field(default_factory=set)
-    """What was written of this party since `seen_since`, a day at most."""
+    """Kinds of calls of this party that were written since `seen_since`, which is a day ago at most."""
     seen_since: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -201,7 +201,8 @@ class _Unwritten:
 
 
 def _bounded(text: str) -> str:
-    """As JSON it may be twelve times as long as it is; usually only quotes and backslashes take more, twice as much."""
+    """Cuts a text to TEXT_BYTES_MAX in JSON's form, which may be twelve times as long as the text; usually only quotes
+    and backslashes take more, twice as much."""
     if 2 * len(text) <= TEXT_BYTES_MAX and text.isascii() and text.isprintable():
         return text
     text = text[:TEXT_BYTES_MAX]
@@ -211,7 +212,7 @@ def _bounded(text: str) -> str:
 
 
 def _subject(request: Any) -> dict[str, Any]:
-    """What a request is about, without secrets."""
+    """The fields of a request that the log has, without secrets."""
     found: dict[str, Any] = {}
     if hasattr(request, "member"):
         request = request.member

@@ -1,11 +1,11 @@
-"""The file of the audit log. A thread of its own writes it, so a disk that is full or hangs holds up no call.
+"""The file of the audit log. A thread of its own writes the file, so a disk that is full or hangs holds up no call.
 
-Lines wait in a queue of bounded size. The service goes on without those that the disk refuses, or for which the queue
-has no room: they are counted, and the first line that is written again says in the file how many are missing.
+Lines wait in a queue of bounded size. The service continues without lines that the disk refuses, or for which the queue
+has no room: they are counted, and the next line that is written says in the file how many are missing.
 
-The file is rotated at FILE_BYTES_MAX. Others may rotate it too. Before each line the thread looks whether the path is
-still the file that it has open, and opens it anew if not (logrotate's `create`). The file is only appended to, so
-another program may also cut it (`copytruncate`).
+The file is rotated at FILE_BYTES_MAX. Other programs may rotate it too: before each line the thread checks whether the
+path still is the open file, and opens the path anew if not (logrotate's `create`). The file is only appended to, so
+another program may also truncate it (`copytruncate`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 32 << 20
 FILES_KEPT = 8
-"""Besides the one that is written."""
+"""How many rotated files are kept besides the current one."""
 QUEUE_BYTES_MAX = 16 << 20
 SILENCE_S_MAX = 5.0
-"""For the disk to take a line, before it counts as one that hangs."""
+"""How long a disk may take for a line, before it counts as hanging."""
 RETRY_S = 5.0
-"""Between two attempts while there is nothing new to write."""
+"""Time between two attempts while there is nothing new to write."""
 ROTATE_RETRY_S = 60.0
 CLOSE_S_MAX = 3.0
 
 
 class AuditFile:
-    """From construction, which touches no disk, to `close`. All methods may be called from any thread, and none waits
-    for the disk, but for `flush` and `close`."""
+    """Writes lines to the file from construction, which touches no disk, to `close`. All methods may be called from any
+    thread, and only `flush` and `close` wait for the disk."""
 
     def __init__(
         self,
@@ -56,34 +56,34 @@ class AuditFile:
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
-        """With those of the line that is being written."""
+        """Bytes of the queue and of the line that is being written."""
         self._busy_since: float | None = None
-        """When the thread began with the line that it writes. None: it waits for one."""
+        """When the thread began with its current line. None: it waits for a line."""
         self._closing = False
         self._error = ""
-        """What the disk said of the last line; empty: it took that."""
+        """The disk's error for the last line; empty: the disk took the line."""
         self._said = False
-        """The log says that there is trouble."""
+        """True if the process's log says that there is trouble."""
         self.lines_lost = 0
         self._untold, self._untold_since = 0, ""
-        """Of these, lines that the file does not say yet, and the time of the first."""
-        # Only in the thread:
+        """How many of the lost lines the file does not mention yet, and the time of the first."""
+        # The following fields are for the thread only:
         self._descriptor: int | None = None
         self._torn = False
-        """The file ends with a part of a line."""
+        """True if the file ends with a part of a line."""
         self._rotate_at = -ROTATE_RETRY_S
-        """Not before."""
+        """Earliest time of the next attempt to rotate."""
         self._thread = threading.Thread(target=self._run, name="wiresum-audit", daemon=True)
         self._thread.start()
 
     @property
     def trouble(self) -> str:
-        """Why the log cannot be written: a sentence; empty if it can, as far as is known."""
+        """A sentence that says why the log cannot be written; empty if it can, as far as is known."""
         with self._changed:
             return self._look()
 
     def write(self, line: str) -> None:
-        """`line`: without its end."""
+        """Queues a line, given without its newline."""
         content = f"{line}\n".encode()
         with self._changed:
             if self._closing or self._queue_bytes + len(content) > self._queue_bytes_max:
@@ -95,12 +95,12 @@ class AuditFile:
             self._look()
 
     def flush(self, s_max: float) -> bool:
-        """Waits until there is nothing more to write. Returns whether that is so."""
+        """Waits until nothing is left to write. True if nothing is left, False after `s_max`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue_bytes, s_max)
 
     def close(self) -> None:
-        """Idempotent. What the disk does not take in CLOSE_S_MAX is lost."""
+        """Ends the thread. Idempotent. Lines that the disk does not take in CLOSE_S_MAX are lost."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -108,7 +108,7 @@ class AuditFile:
         if self._thread.is_alive():
             log.error("the audit log was left with lines that %s has not taken", self._path)
 
-    # With the lock held.
+    # The lock must be held for these.
 
     def _look(self) -> str:
         """Returns the trouble, and logs when it begins and ends."""
@@ -131,7 +131,7 @@ class AuditFile:
         self._untold_since = self._untold_since or _now()
         self._untold += 1
 
-    # In the thread.
+    # These run in the thread.
 
     def _run(self) -> None:
         self._try_to(self._open)
@@ -147,7 +147,8 @@ class AuditFile:
         self._close_file()
 
     def _next(self) -> bytes | None:
-        """Empty: none has come, and it is time to try again whether the disk takes something. None: it is closed."""
+        """Returns the next line; empty: no line has come, and it is time to try whether the disk takes something. None:
+        the log is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing, self._retry_s if self._error else None)
             if not self._queue and self._closing:
@@ -156,7 +157,7 @@ class AuditFile:
             return self._queue.popleft() if self._queue else b""
 
     def _write_gap(self) -> bool:
-        """Says in the file how many lines are missing there. Returns whether none are, or that is said."""
+        """Says in the file how many lines are missing at this place. True if none are missing, or the file says so."""
         with self._changed:
             count, since = self._untold, self._untold_since
         told = {"time": _now(), "lines_lost": count, "from": since}
@@ -204,7 +205,7 @@ class AuditFile:
         return False
 
     def _rotate(self) -> None:
-        """A folder in which files cannot be renamed does not end the log: the file grows."""
+        """Rotates the files. If files cannot be renamed in the folder, the log continues and its file grows."""
         if self._clock() < self._rotate_at:
             return
         try:

@@ -1,8 +1,8 @@
 """A cluster's own certificate authority. ECDSA on P-256, which every TLS library has.
 
-A certificate's alternative names say what its holder may do (`names`) and where it may be (IP addresses, DNS names).
-Only controllers, switches and hosts of fallback switches get server certificates. Renewal makes a new key in the same
-place, with the same names. Services learn of revoked certificates by a list (X.509 CRL).
+A certificate's alternative names say what its holder may do (`names`) and where the holder may be (IP addresses, DNS
+names). Only controllers, switches and hosts of fallback switches get server certificates. Renewal makes a new key in
+the same directory, with the same names. Services learn of revoked certificates by a list (X.509 CRL).
 
 Files are replaced as a whole, only their owner can read keys, and no key of another holder is overwritten.
 """
@@ -31,31 +31,32 @@ from wiresum.join.credentials import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE,
 
 AUTHORITY_KEY_FILE = "ca.key"
 ISSUED_FILE = "issued.jsonl"
-"""A line for each certificate that the authority signed."""
+"""The file with a line for each certificate that the authority signed."""
 
 AUTHORITY_DAYS = 3650
 DAYS_DEFAULT = {"controller": 365, "switch": 365, "operator": 365, "worker": 90}
 DAYS_MAX = 825
-"""The most that TLS libraries accept."""
+"""The longest validity that TLS libraries accept."""
 CLOCK_SKEW = timedelta(minutes=5)
-"""Certificates are valid from so long ago, since clocks differ."""
+"""How far in the past the validity of a certificate begins, since clocks differ."""
 COMMON_NAME_CHARACTERS_MAX = 64
 
 T = TypeVar("T")
 
 
 class AuthorityError(ValueError):
-    """The text names the file, and says what to do."""
+    """Raised for files that cannot be used. The text names the file, and says what to do."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Whom a certificate is for."""
+    """The holder of a certificate."""
 
     name: str
     claims: Claims
     addresses: tuple[str, ...] = ()
-    """Where a server is reached; of a worker, where its data sockets may be besides its connection's address."""
+    """Addresses where a server is reached; for a worker, where its data sockets may be besides its connection's
+    address."""
     dns_names: tuple[str, ...] = ()
 
 
@@ -76,13 +77,13 @@ class Issued:
     """A certificate that was signed."""
 
     serial: str
-    """Hexadecimal."""
+    """The serial, hexadecimal."""
     name: str
     expires_at: datetime
 
 
 class Authority:
-    """Made by `create` or `open`."""
+    """An authority with its key. Use `create` or `open` to make one."""
 
     def __init__(self, directory: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.directory = directory
@@ -91,7 +92,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Authority:
-        """Raises `AuthorityError` if there is one already."""
+        """Makes a new authority. Raises `AuthorityError` if the directory has one already."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)
         certificate = (
@@ -120,7 +121,7 @@ class Authority:
         return cls(directory, certificate, key)
 
     def issue(self, holder: Holder, directory: Path, days: int) -> Shown:
-        """Makes a TLS directory. Raises `AuthorityError`, also if there is a key already."""
+        """Makes a TLS directory. Raises `AuthorityError`, also if the directory has a key already."""
         if (directory / KEY_FILE).exists():
             raise AuthorityError(
                 f"{directory / KEY_FILE} exists, and is not written over: name another directory, or renew what is "
@@ -129,13 +130,13 @@ class Authority:
         return self._write(holder, directory, days)
 
     def renew(self, directory: Path, days: int | None = None) -> Shown:
-        """A new key and certificate of the same holder. Without `days`, for as long as before."""
+        """Makes a new key and certificate for the holder. Without `days`, it is valid for as long as the former one."""
         before = show(directory / CERTIFICATE_FILE)
         self._check_ours(directory, before)
         return self._write(before.holder, directory, days or max(1, (before.expires_at - before.begins_at).days))
 
     def issued(self, what: str) -> list[Issued]:
-        """Certificates by the holder's name, by serial, or in a TLS directory."""
+        """Finds certificates by the holder's name, by serial, or in a TLS directory."""
         if (Path(what) / CERTIFICATE_FILE).is_file():
             shown = show(Path(what) / CERTIFICATE_FILE)
             self._check_ours(Path(what), shown)
@@ -153,7 +154,7 @@ class Authority:
             raise AuthorityError(f"{path} has a line that makes no sense ({error!r}): mend it by hand") from None
 
     def revoke(self, certificates: Iterable[Issued]) -> int:
-        """Adds them to the list. Returns how many are on it now. Raises `AuthorityError`."""
+        """Adds certificates to the list. Returns how many are on the list now. Raises `AuthorityError`."""
         now = datetime.now(timezone.utc)
         path = self.directory / REVOKED_FILE
         before = _parsed(path, x509.load_pem_x509_crl, "list of revoked certificates") if path.exists() else None
@@ -184,7 +185,7 @@ class Authority:
         certificate = self._sign(holder, key, days)
         _make_private_directory(directory)
         shown = _shown(certificate, directory / CERTIFICATE_FILE)
-        self._record(shown)  # first: one that is not listed could not be revoked by its name
+        self._record(shown)  # first: a certificate that is not listed could not be revoked by its name
         # The key last: until it fits the certificate, servers keep the old pair.
         _replace(directory / AUTHORITY_FILE, _pem(self._certificate), 0o644)
         revoked = self.directory / REVOKED_FILE
@@ -242,7 +243,7 @@ class Authority:
 
 
 def show(path: Path) -> Shown:
-    """Does not verify the certificate: `wiresum.join.credentials.load` does."""
+    """Reads a certificate without verifying it: `wiresum.join.credentials.load` verifies."""
     return _shown(_read_certificate(path), path)
 
 

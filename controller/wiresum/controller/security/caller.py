@@ -1,6 +1,7 @@
 """Who is calling, and what that caller may do.
 
-`caller()` is that of the call which the current task serves. Without the interceptor of this package it may do all.
+`caller()` is the caller of the call which the current task serves. Without the interceptor of this package the caller
+may do all.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from wiresum.join.constants import TENANT_BYTES_MAX
 @dataclass(frozen=True)
 class Caller:
     peer: str = ""
-    """As gRPC has it: ipv4:10.0.0.7:50123."""
+    """The peer in gRPC's form, as ipv4:10.0.0.7:50123."""
     address: str = ""
     """The connection's IP address; empty for a Unix socket."""
     name: str = ""
-    """The common name of its certificate."""
+    """The common name of the caller's certificate; empty: it has none."""
     authenticated: bool = False
-    """It has a certificate of our authority; otherwise the service is one without TLS."""
+    """True if the caller has a certificate of the authority; otherwise the service is one without TLS."""
     serial: str = ""
-    """Of its certificate, hexadecimal."""
+    """Serial of the caller's certificate, hexadecimal."""
     expires_at: float = 0.0
-    """When its certificate expires, in Unix time; 0: it has none."""
+    """When the caller's certificate expires, in Unix time; 0: it has none."""
     claims: Claims = field(default_factory=Claims)
     addresses: frozenset[str] = frozenset()
-    """IP addresses in the certificate, at which it may have data sockets."""
+    """IP addresses in the certificate, where the caller may have data sockets."""
 
     def __str__(self) -> str:
         return f"{self.name} at {self.address or 'this host'}" if self.authenticated else self.address or "this host"
 
     def has_role(self, *roles: str) -> bool:
-        """One of these."""
+        """True if the caller has one of these roles."""
         return not self.authenticated or not self.claims.roles.isdisjoint(roles)
 
     def tenant(self, asked: str) -> str:
-        """Of the certificate's tenants the one that was asked for, or the only one; without any, its own name. Raises a
-        `Refusal`."""
+        """Returns the tenant that was asked for, if the certificate names it, or the certificate's only tenant; for a
+        certificate without tenants, its own name. Raises a `Refusal`."""
         tenants = self.claims.tenants
         if not self.authenticated or asked in tenants:
             return asked
@@ -68,25 +69,25 @@ class Caller:
 
     @property
     def has_own_account(self) -> bool:
-        """Does its certificate name no tenant?"""
+        """True if the caller's certificate names no tenant."""
         return self.authenticated and not self.claims.tenants
 
     @property
     def tenants_seen(self) -> frozenset[str] | None:
-        """Tenants whose jobs it may read about; None: all."""
+        """Tenants whose jobs the caller may read about; None: all tenants."""
         if self.has_role(OPERATOR):
             return None
         return frozenset(self.claims.tenants or (_as_tenant(self.name),))
 
     @property
     def counted_address(self) -> str:
-        """By which it counts, wherever callers are counted by their addresses; empty for a Unix socket."""
+        """The address by which callers are counted; empty for a Unix socket."""
         return counted_as(self.address)
 
     @property
     def parties(self) -> tuple[Party, ...]:
-        """As whom it shares room with others: by its address, and by what its certificate says. The tenants come last,
-        in the order of its certificate."""
+        """The parties that share room with others: the caller's address, and what its certificate says. The tenants
+        come last, in the order of the certificate."""
         address = Party(ADDRESS, self.counted_address or "this host")
         if not self.authenticated:
             return (address,)
@@ -95,7 +96,7 @@ class Caller:
         return (address, Party(CERTIFICATE, self.name), *(Party(TENANT, tenant) for tenant in tenants))
 
     def check_may_join(self, job_name: str, tenant: str, address: ipaddress.IPv4Address) -> None:
-        """Raises a `Refusal`. `address`: of its data sockets."""
+        """Raises a `Refusal` if the caller may not join the job. `address`: address of the caller's data sockets."""
         self.tenant(tenant)
         patterns = self.claims.jobs
         if patterns and not any(fnmatch.fnmatchcase(job_name, pattern) for pattern in patterns):
@@ -117,11 +118,11 @@ class Caller:
 
 
 def _as_tenant(name: str) -> str:
-    """The name of a certificate, which may be any text."""
+    """A tenant's name for a certificate's name, which may be any text."""
     return name if not join.name_problem(name, TENANT_BYTES_MAX) else hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-_caller: ContextVar[Caller] = ContextVar("wiresum_caller", default=Caller())  # noqa: B039 - it is immutable
+_caller: ContextVar[Caller] = ContextVar("wiresum_caller", default=Caller())  # noqa: B039 - a Caller is immutable
 
 
 def caller() -> Caller:
@@ -129,12 +130,12 @@ def caller() -> Caller:
 
 
 def set_caller(of_this_call: Caller) -> None:
-    """For the rest of the current task."""
+    """Sets the caller for the rest of the current task."""
     _caller.set(of_this_call)
 
 
 def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
-    """From what gRPC knows of a connection. A certificate has been verified."""
+    """Makes a caller from what gRPC knows of a connection, whose certificate has been verified."""
 
     def texts(key: str) -> list[str]:
         return [value.decode(errors="replace") for value in auth_context.get(key) or ()]
@@ -154,13 +155,14 @@ def identify(peer: str, auth_context: Mapping[str, Iterable[bytes]]) -> Caller:
 
 
 def _address_of(peer: str) -> str:
-    """ipv4:10.0.0.7:50123, ipv6:%5B::1%5D:50123, unix:"""
+    """The address in a peer's text: ipv4:10.0.0.7:50123, ipv6:%5B::1%5D:50123, or unix:."""
     kind, _, rest = unquote(peer).partition(":")
     return canonical(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else ""
 
 
 def _is_of_this_host(address: ipaddress.IPv4Address) -> bool:
-    """A process that connects over loopback may use any address of this host."""
+    """True if the address is one of this host's. A process that connects over loopback may use any address of this
+    host."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((str(address), 0))  # a name would be looked up here

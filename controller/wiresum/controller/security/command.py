@@ -145,7 +145,7 @@ def worker(
     addresses: tuple[str, ...],
     fallback: bool,
 ) -> None:
-    """Who may join jobs, and nothing else."""
+    """A worker, which may join jobs, and do nothing else."""
     if fallback and not addresses:
         raise click.UsageError("--fallback needs --address: where it serves")
     claims = Claims(frozenset({WORKER, FALLBACK} if fallback else {WORKER}), jobs, tenants)
@@ -155,7 +155,7 @@ def worker(
 @issue.command()
 @_common_options
 def operator(ca_directory: Path, days: int | None, name: str, directory: Path) -> None:
-    """Who may list, create, end and drain."""
+    """An operator, who may list, create and end jobs, and drain switches."""
     holder = Holder(name, Claims(roles=frozenset({OPERATOR})))
     _issue(ca_directory, holder, directory, days or DAYS_DEFAULT[OPERATOR])
 
@@ -243,7 +243,7 @@ def revoke(ca_directory: Path, certificates: tuple[str, ...]) -> None:
 @click.argument("directory", type=DirectoryPath)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
 def show(directory: Path, as_json: bool) -> None:
-    """What certificates a directory holds, its own and those in the directories below."""
+    """Show the certificates in a directory and in the directories right below."""
     with _explained():
         paths = sorted({*directory.glob("*.crt"), *directory.glob(f"*/{CERTIFICATE_FILE}")})
         if not paths:
@@ -279,7 +279,7 @@ def _say(shown: Shown) -> None:
 
 
 def _say_problem(shown: Shown) -> None:
-    """Checks a TLS directory as its user will."""
+    """Checks a TLS directory as its user will, and prints the problem."""
     if shown.path.name != CERTIFICATE_FILE:
         return
     try:

@@ -3,24 +3,25 @@ cannot do.
 
 Theory of operation. The front accepts TCP connections, and passes the bytes of each on to the gRPC server, which
 listens at a Unix socket of this process. TLS passes through. The server sees the name of a Unix socket as its peer, and
-`peer_of` says which TCP connection that is.
+`peer_of` says which TCP connection it stands for.
 
-A connection costs one file until its first byte comes. Then it takes a token of its address, and is passed on. It gives
-the token back when the service calls `prove`, since a caller with a valid certificate has made a call. So only
-handshakes that come to nothing use tokens up, and an address without tokens waits for the next one. A connection that
-is not passed on within WAIT_S_MAX ends: it is silent, or its address has no tokens. Handshakes that do not end are
-gRPC's to end, after ten seconds.
+A connection costs one file until its first byte comes. Then it takes a token of its address, and is passed on. The
+token is given back when the service calls `prove`, since a caller with a valid certificate has made a call. So only
+handshakes that come to nothing use tokens up, and an address without tokens waits for the next token. A connection that
+is not passed on within WAIT_S_MAX ends: it is silent, or its address has no tokens. gRPC ends handshakes that do not
+finish, after ten seconds.
 
-There is room for a number of connections in all. Those that are not proven may be all that others leave, and a quarter
-of all for one address. Where there is no room, one that is not proven gives way to a new one: of the same address, or
-of the address that has most of those. It is the oldest that is silent, else the one that would wait longest for a
-token, else the oldest that was passed on. So who only connects cannot keep out those who have a certificate, not even
-behind the same address; and where many honest ones connect at once, those whose handshakes go on are not disturbed.
+The number of connections is limited. Connections that are not proven may take all that proven ones leave, and a quarter
+of all for one address. If the limit is reached, an unproven connection gives way to a new one: a connection of the same
+address, or of the address that has most of them. The oldest silent connection goes first, else the one that would wait
+longest for a token, else the oldest that was passed on. So a caller that only connects cannot keep out callers with a
+certificate, not even behind the same address; and where many honest callers connect at once, handshakes in progress are
+not disturbed.
 
-`prove` is told whose certificate it is, and a proven connection is held by its address, certificate and tenants, which
-share the room as shares.py says. One that has no call in progress gives way to another of the same party. If there is
-none, the new one stays unproven, and its call is to be refused. Some room is kept for connections that are not proven
-yet.
+`prove` is told the caller's certificate, and a proven connection is held by its address, certificate and tenants, which
+share the room as shares.py says. A proven connection without a call in progress gives way to another of the same party.
+If there is none, the new connection stays unproven, and its call is to be refused. Some room is kept for connections
+that are not proven yet.
 
 Everything here runs in one event loop, whose time is the front's, and no step takes longer than passing on some
 kilobytes.
@@ -54,39 +55,40 @@ from wiresum.join.addresses import canonical, counted_as
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 17 * 1024
-"""A quarter is enough for the largest job: one tenant may have half, and the next one half of the rest. gRPC's server
-takes more: CONNECTION_OPTIONS in security.py."""
+"""How many connections there may be. A quarter is enough for the largest job: one tenant may have half, and the next
+one half of the rest. gRPC's server takes more: CONNECTION_OPTIONS in security.py."""
 FILES_A_CONNECTION = 3
-"""The TCP connection, and both ends of the Unix one."""
+"""Files of a connection: the TCP socket, and both ends of the Unix one."""
 FILES_PART = 0.8
-"""Of the files that the process may have; the others are for everything else."""
+"""The part of the process's files that connections may use; the others are for everything else."""
 ADDRESS_PART = 4
-"""One address gets this part of all connections for those that are not proven: a quarter."""
+"""The unproven connections of one address may be this part of all connections: a quarter."""
 UNPROVEN_PART = 64
-"""This part of all is kept for connections that are not proven yet."""
+"""This part of all connections is kept for those that are not proven yet."""
 WAIT_S_MAX = 10.0
-"""Until a connection is passed on."""
+"""The most seconds until a connection is passed on."""
 HANDSHAKES_PER_SECOND, HANDSHAKES_BURST = 20.0, 256
-"""Of one address, those that come to nothing."""
+"""How many handshakes of one address may come to nothing."""
 ACCEPTS_AT_ONCE = 32
-"""Before calls have their turn again."""
+"""How many connections are accepted before calls have their turn again."""
 READ_BYTES = 64 * 1024
 BACKLOG = 4096
 RETRY_S = 0.1
-"""After the system has had no files left, or the gRPC server no room for a connection that waits to be accepted."""
+"""Pause after the system has had no files left, or the gRPC server no room for a connection that waits to be
+accepted."""
 LINGER_S_MAX = 2.0
-"""For a caller to read what the server sent before it ended the connection."""
+"""How long a caller may take to read what the server sent before it ended the connection."""
 DRAIN_S_MAX = 0.5
-"""The same, when the front closes."""
+"""How long callers may take to read when the front closes."""
 WARN_S = 60.0
-"""Between two lines in the log about refused connections."""
+"""Time between two lines in the log about refused connections."""
 LAST_WORDS_S = 0.2
-"""For what the service has just sent to pass, before a connection ends."""
+"""Time for what the service has just sent to pass, before a connection ends."""
 UNKNOWN_PEER = "ipv6:%5B::%5D:0"
 """An address that nobody has."""
 
 _ABORT = struct.pack("ii", 1, 0)
-"""For SO_LINGER: the other side is told at once, and nothing of the connection stays behind."""
+"""Value for SO_LINGER that resets a connection: the other side is told at once, and no state stays behind."""
 _WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 Key = TypeVar("Key")
@@ -109,7 +111,7 @@ class FrontLimits:
 
 
 class Front:
-    """Of one gRPC server."""
+    """The front of one gRPC server."""
 
     def __init__(
         self,
@@ -117,8 +119,8 @@ class Front:
         limits: FrontLimits | None = None,
         listener: socket.socket | None = None,
     ) -> None:
-        """`refusals`: connections that were refused or gave way are counted there, as `connections`. `listener`: a
-        socket that has the address already, and does not listen yet; by default one is made."""
+        """`refusals`: counts connections that were refused or gave way, as `connections`. `listener`: a bound socket
+        that does not listen yet; None: the front makes one."""
         self._limits = limits or FrontLimits(connections=min(CONNECTIONS_MAX, _connections_that_files_allow()))
         self._refusals = Counter[str]() if refusals is None else refusals
         self._inner = f"\0wiresum-{secrets.token_hex(16)}"
@@ -126,25 +128,26 @@ class Front:
         self._listeners: list[socket.socket] = []
         self._connections: dict[_Connection, None] = {}
         self._by_name: dict[str, _Connection] = {}
-        """Those that are passed on, by the peer that the gRPC server sees."""
+        """Connections that are passed on, by the peer that the gRPC server sees."""
         self._shares = Shares(self._limits.proven)
-        """Of proven connections."""
+        """How proven connections are shared among parties."""
         self._idle: dict[Party, OrderedDict[_Connection, None]] = {}
-        """Proven ones without a call in progress, by each of their parties, the one that was used last at the end."""
+        """Proven connections without a call in progress, by each of their parties, the one that was used last at the
+        end."""
         self._unproven: Counter[str] = Counter()
         """How many are not proven, by address. Each is in one of these, by address, the oldest first:"""
         self._silent: dict[str, OrderedDict[_Connection, None]] = {}
         self._waiting: dict[str, OrderedDict[_Connection, None]] = {}
-        """For a token."""
+        """Unproven connections that wait for a token, by address, the oldest first."""
         self._passed_on: dict[str, OrderedDict[_Connection, None]] = {}
         self._token_timers: dict[str, asyncio.TimerHandle] = {}
-        """When the next token of an address comes, for which connections wait."""
+        """Timers for the next token of an address, for which connections wait."""
         self._tokens = TokenBuckets(self._limits.handshakes_per_second, self._limits.handshakes_burst, clock=self._time)
         self._warned_at = -WARN_S
         self._refused_since = 0
 
     def __len__(self) -> int:
-        """How many connections there are."""
+        """Number of connections."""
         return len(self._connections)
 
     @contextlib.asynccontextmanager
@@ -175,11 +178,11 @@ class Front:
         return self._loop.time()
 
     async def _close(self) -> None:
-        """What the gRPC server has sent before it stopped is passed on."""
+        """Closes all connections. What the gRPC server sent before it stopped is passed on first."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # one that was given is another process's too
+                listener.shutdown(socket.SHUT_RDWR)  # a socket that was given belongs to another process too
             listener.close()
         self._listeners = []
         for connection in [one for one in self._connections if one.inner is None]:
@@ -191,15 +194,15 @@ class Front:
             self._drop(connection)
 
     def peer_of(self, peer: str) -> str:
-        """Who is really there, in gRPC's form: ipv4:10.0.0.7:50123. `peer`: as the gRPC server sees it. UNKNOWN_PEER if
-        the connection is gone, or was made around the front: it must not count as one of this host."""
+        """The real peer, in gRPC's form: ipv4:10.0.0.7:50123. `peer`: as the gRPC server sees it. UNKNOWN_PEER if the
+        connection is gone, or was made around the front: such a connection must not count as one of this host."""
         connection = self._by_name.get(peer)
         return connection.peer if connection is not None else UNKNOWN_PEER
 
     def prove(self, peer: str, caller: Caller) -> str:
-        """The caller at this connection, during a call, has a valid certificate, or needs none. Gives why one of its
-        parties can have no more connections, and its call is to be refused; empty: it can. `peer`: as the gRPC server
-        sees it."""
+        """Notes, during a call, that the caller at this connection has a valid certificate, or needs none. Returns why
+        one of the caller's parties can have no more connections, so that the call is to be refused; empty: it can.
+        `peer`: as the gRPC server sees it."""
         connection = self._by_name.get(peer)
         if connection is None or connection.parties:
             return ""
@@ -207,7 +210,7 @@ class Front:
         full = self._shares.full(parties)
         if full is not None:
             text = self._shares.why_full(full, "connections")
-            # Only one of its own: those of an address may be another tenant's.
+            # Only a connection of the party itself gives way: those of an address may be another tenant's.
             idle = self._idle.get(full if full.kind != ADDRESS or len(parties) == 1 else parties[1])
             if idle:
                 self._drop(next(iter(idle)))
@@ -225,7 +228,7 @@ class Front:
 
     @contextlib.contextmanager
     def calling(self, peer: str) -> Iterator[None]:
-        """During a call: its connection does not give way to another once it is proven."""
+        """Marks a call in progress: meanwhile its connection, once proven, does not give way to another."""
         connection = self._by_name.get(peer)
         if connection is not None:
             connection.calls += 1
@@ -240,8 +243,8 @@ class Front:
                         self._idle.setdefault(party, OrderedDict())[connection] = None
 
     def end_revoked(self, is_revoked: Callable[[str], bool]) -> None:
-        """Ends the proven connections with these certificates, by their serials, as soon as what the server has sent
-        there may have passed."""
+        """Ends the proven connections with revoked certificates, as soon as what the server has sent there may have
+        passed. `is_revoked`: takes a serial."""
         for connection in self._connections:
             if connection.parties and is_revoked(connection.serial):
                 self._loop.call_later(LAST_WORDS_S, self._drop, connection)
@@ -262,7 +265,7 @@ class Front:
             self._take(accepted, *at[:2])
 
     def _do_without_files(self, listener: socket.socket, error: OSError) -> None:
-        """Someone gives way, and the listener pauses."""
+        """Makes room, as no files are left: a connection gives way, and the listener pauses."""
         self._refuse(f"this process can have no more connections ({error.strerror})")
         self._give_way(self._address_of_most())
         self._loop.remove_reader(listener)
@@ -289,7 +292,7 @@ class Front:
         self._loop.add_reader(accepted, self._begin, connection)
 
     def _make_room(self, address: str) -> bool:
-        """For one more connection of this address."""
+        """Makes room for one more connection of this address. False: there is no room."""
         most = self._limits.unproven_of_address
         if self._unproven[address] >= most:
             self._refuse(f"{address} has {most} connections that made no call, the most for one address")
@@ -300,11 +303,11 @@ class Front:
         return True
 
     def _address_of_most(self) -> str:
-        """That has most of those which are not proven."""
+        """The address that has most unproven connections; empty: no address has any."""
         return max(self._unproven, key=self._unproven.__getitem__, default="")
 
     def _give_way(self, address: str) -> bool:
-        """One of this address that is not proven, if there is any."""
+        """Drops an unproven connection of this address. False: there is none."""
         for there, oldest in ((self._silent, True), (self._waiting, False), (self._passed_on, True)):
             if address in there:
                 self._drop(next(iter(there[address]) if oldest else reversed(there[address])))
@@ -312,7 +315,7 @@ class Front:
         return False
 
     def _refuse(self, why: str) -> None:
-        """A connection is refused here, or one gives way."""
+        """Counts a connection that is refused here, or that gives way."""
         self._refusals["connections"] += 1
         self._warn(why)
 
@@ -326,14 +329,14 @@ class Front:
     # Passing on.
 
     def _begin(self, connection: _Connection) -> None:
-        """Its first byte is there, which is not read yet, or its end."""
+        """Handles the first byte of a connection, which is not read yet, or the connection's end."""
         self._loop.remove_reader(connection.outer)
         self._forget(self._silent, connection.address, connection)
         self._waiting.setdefault(connection.address, OrderedDict())[connection] = None
         self._pass_on_waiting(connection.address)
 
     def _pass_on_waiting(self, address: str) -> None:
-        """Those for which there are tokens, in their order."""
+        """Passes on waiting connections for which there are tokens, in their order."""
         timer = self._token_timers.pop(address, None)
         if timer is not None:
             timer.cancel()
@@ -388,8 +391,9 @@ class Front:
     # Ending.
 
     def _end_of_server(self, connection: _Connection) -> None:
-        """The caller reads what came before, and ends the connection. What it sends until then is thrown away: closing
-        a socket with unread bytes would take from the caller what it has not read yet."""
+        """Ends a connection after the server: the caller reads what the server sent before, and closes. What the caller
+        sends until then is thrown away: closing a socket with unread bytes would take from the caller what it has not
+        read yet."""
         for way in connection.ways:
             way.close()
         connection.ways = ()
@@ -413,7 +417,7 @@ class Front:
             self._drop(connection)
 
     def _drop(self, connection: _Connection) -> None:
-        """Idempotent."""
+        """Closes a connection and forgets it. Idempotent."""
         if connection.closed:
             return
         connection.closed = True
@@ -459,22 +463,22 @@ class _Connection:
     outer: socket.socket
     """The TCP connection."""
     address: str
-    """By which it counts."""
+    """The address by which the connection is counted."""
     peer: str
-    """As gRPC would say it."""
+    """The peer in gRPC's form."""
     inner: socket.socket | None = None
-    """To the gRPC server. None: it is not passed on yet."""
+    """The socket to the gRPC server. None: the connection is not passed on yet."""
     name: str = ""
-    """Of `inner`, as the gRPC server sees it."""
+    """Name of `inner`, as the gRPC server sees it."""
     ways: tuple[_Way, ...] = ()
     timer: asyncio.TimerHandle | None = None
-    """Ends it if it is not passed on."""
+    """Ends the connection if it is not passed on."""
     parties: tuple[Party, ...] = ()
-    """Empty: it is not proven."""
+    """Parties that hold the connection; empty: it is not proven."""
     serial: str = ""
-    """Of the certificate by which it is proven."""
+    """Serial of the certificate by which the connection is proven."""
     calls: int = 0
-    """In progress."""
+    """How many calls are in progress."""
     closed: bool = False
 
     def end_timer(self) -> None:
@@ -484,7 +488,7 @@ class _Connection:
 
 
 class _Way:
-    """One direction of a connection. It reads only when all that it has read before is passed on."""
+    """One direction of a connection. New bytes are read only when all earlier ones are passed on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, source: socket.socket, sink: socket.socket) -> None:
         self._loop, self._source, self._sink = loop, source, sink
@@ -533,7 +537,8 @@ class _Way:
 
 
 def _listeners(address: str) -> list[socket.socket]:
-    """At all addresses that a name has. 0.0.0.0 and [::] are each all of IPv4 and of IPv6, as for gRPC itself."""
+    """Listening sockets at all addresses of a name. 0.0.0.0 and [::] each stand for all of IPv4 and IPv6, as for gRPC
+    itself."""
     host, _, port_text = address.rpartition(":")
     host, port = host.strip("[]"), int(port_text)
     if host in ("", "0.0.0.0", "::"):
@@ -573,7 +578,8 @@ def _listener(family: int, at: tuple[object, ...], *, dual: bool = False) -> soc
 
 
 def _listen_at(bound: socket.socket) -> socket.socket:
-    # Also of one that was bound without: connections of the server before may still be waiting for their last packets.
+    # The option is needed also for a socket that was bound without it: connections of the former server may still wait
+    # for their last packets.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.listen(BACKLOG)
     bound.setblocking(False)
@@ -581,14 +587,14 @@ def _listen_at(bound: socket.socket) -> socket.socket:
 
 
 def _address_and_peer(host: str, port: int) -> tuple[str, str]:
-    """By what a connection counts, and what gRPC would call it."""
+    """The address by which a connection is counted, and its peer in gRPC's form."""
     address = canonical(host.partition("%")[0])
     peer = f"ipv6:{quote(f'[{address}]', safe=':')}:{port}" if ":" in address else f"ipv4:{address}:{port}"
     return counted_as(address), peer
 
 
 def _is_there(connected: socket.socket) -> bool:
-    """Whether the other side has not closed it."""
+    """True if the other side has not closed the connection."""
     poll = select.poll()
     poll.register(connected, select.POLLRDHUP)  # and POLLHUP and POLLERR, always
     return not poll.poll(0)

@@ -1,9 +1,10 @@
-"""Checks each call before the service sees it: who calls, whether they may, how often, and whether it is a message.
+"""Checks each call before the service sees it: who calls, whether the caller may, how often, and whether the message is
+well-formed.
 
 gRPC tells an interceptor only the method; peer and certificate are known once the call is served. So the interceptor
-replaces each method by one that takes a stream of bytes (on the wire all kinds of methods are the same). It checks the
-caller before it reads, waits for the first message for a bounded time, checks its size before parsing, and answers a
-malformed one. Only then it calls the service's method, with a context like gRPC's.
+replaces each method by one that takes a stream of bytes (on the wire all kinds of methods are the same). This method
+checks the caller before it reads, waits for the first message for a bounded time, checks the message's size before
+parsing, and answers a malformed one. Only then it calls the service's method, with a context like gRPC's.
 
 Every refusal, also the service's own, is counted by reason and written to the audit log.
 """
@@ -32,28 +33,31 @@ log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S_MAX = 10.0
 CALLS_AT_ONCE_MAX = 17 * 1024
-"""Of all callers, who share them as shares.py says, with waiting Joins and Attend streams; as many as connections,
-since a worker has one or two in progress. gRPC itself has no limit: it would refuse without a reason, whoever calls."""
+"""How many calls may be in progress, with waiting Joins and Attend streams. Callers share this number as shares.py
+says. There may be as many calls as connections, since a worker has one or two in progress. gRPC itself has no limit: it
+would refuse without a reason, whoever calls."""
 FULL_RETRY_S = (1.0, 5.0)
-"""After which a caller may ask again whose share of the calls or connections is taken: at random, so that workers which
-are refused together do not come again together."""
+"""Range of seconds after which a caller may ask again whose share of the calls or connections is taken. The value is
+random, so that workers which are refused together do not come again together."""
 REQUESTS_PER_SECOND, REQUESTS_BURST = 500.0, 2000
-"""Of one certificate's name at one address, calls on average and at once: far more than the workers of a host make, of
-whom each joins, attends and leaves. They wait as long as they are told."""
+"""Calls of one certificate's name at one address, on average and at once: far more than the workers of a host make, of
+whom each joins, attends and leaves. Callers wait as long as they are told."""
 STREAM_MESSAGES_PER_SECOND = 10.0
 STREAM_MESSAGES_BURST = 100
-"""Of one stream, which is read no faster. Heartbeats come twice a second; a tenant may have thousands of streams."""
+"""Messages of one stream, which is read no faster. Heartbeats come twice a second; a tenant may have thousands of
+streams."""
 
 Reader = Callable[[], Awaitable[Any]]
 
 
 def message_bytes_max(method: str) -> int:
-    """Of the join service's methods; workers that have halted say where in two of them."""
+    """The largest message of a method of the join service. In two methods, workers that have halted send their
+    positions."""
     return join.POSITIONS_BYTES_MAX if method in ("Attend", "Join") else join.MESSAGE_BYTES_MAX
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """All state belongs to the event loop of the server."""
+    """gRPC interceptor. All state belongs to the event loop of the server."""
 
     def __init__(
         self,
@@ -68,9 +72,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         message_bytes_max: Callable[[str], int] = message_bytes_max,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`roles`: a caller needs one of these, by the full name of the service, or of a method that differs. Methods
-        of other services do not exist. `refusals`: those of calls are counted there. `is_revoked`: takes a
-        certificate's serial. `message_bytes_max`: by the name of the method."""
+        """`roles`: the roles of which a caller needs one, by the full name of the service, or of a method that differs.
+        Methods of other services do not exist. `refusals`: counts refused calls. `is_revoked`: takes a certificate's
+        serial. `message_bytes_max`: takes the name of the method."""
         self._roles = roles
         self.audit = audit
         self._is_revoked = is_revoked
@@ -81,8 +85,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._in_progress: dict[_Context, asyncio.Task[Any]] = {}
         self._front = front
         self.refusals = refusals
-        """By reason: revoked, role, rate, calls, connections, malformed, oversized, unimplemented; silent: no message,
-        or one too large for gRPC; or a status code of the service, in lower case."""
+        """Refused calls by reason: revoked, role, rate, calls, connections, malformed, oversized, unimplemented;
+        silent: no message, or one too large for gRPC; or a status code of the service, in lower case."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
@@ -155,7 +159,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await self._refuse_full(context, "calls", self._shares.why_full(full, "calls in progress"))
         self._shares.take(parties)
         context.parties = parties
-        # By both: a flood must not slow down others with the same certificate, or at the same host.
+        # The key has both: a flood must not slow down others with the same certificate, or at the same host.
         lacking_s = self._buckets.take(f"{caller.counted_address} {caller.name}")
         if lacking_s:
             await context.refuse(
@@ -194,7 +198,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class _Method:
-    """A method of the service, called as its kind wants."""
+    """A method of the service, called as its kind requires."""
 
     def __init__(self, name: str, roles: frozenset[str], handler: Any) -> None:
         self.name = name
@@ -207,7 +211,7 @@ class _Method:
         )
 
     async def call(self, context: _Context) -> None:
-        """A method with streams reads them from its context, and writes to it."""
+        """Calls the method. A method with streams reads them from its context, and writes to it."""
         # No variable holds the message here: a method that waits for long drops what it does not need.
         answer = await self._behaviour(None if self.handler.request_streaming else await context.first(), context)
         if not self.handler.response_streaming:
@@ -215,7 +219,7 @@ class _Method:
 
 
 class _Context:
-    """gRPC's context of a call as the service sees it, with parsed messages."""
+    """A call's context as the service sees it: gRPC's own, but with parsed messages."""
 
     def __init__(self, interceptor: Interceptor, method: _Method, caller: Caller, context: Any) -> None:
         self.method = method
@@ -226,7 +230,7 @@ class _Context:
         self.request: Any = None
         """The first message."""
         self.parties: tuple[Party, ...] = ()
-        """Who hold it; nobody until it is admitted."""
+        """Parties that hold the call; empty until it is admitted."""
         self.is_revoked = False
         self._interceptor = interceptor
         self._context = context
@@ -240,7 +244,7 @@ class _Context:
         return getattr(self._context, name)
 
     async def first(self) -> Any:
-        """The message of a method that takes one."""
+        """Reads the message of a method that takes a single one."""
         message = await self.read()
         if message is grpc.aio.EOF:
             await self.refuse("silent", grpc.StatusCode.INVALID_ARGUMENT, "the call came without a message")
@@ -257,7 +261,7 @@ class _Context:
             )
 
     async def read(self) -> Any:
-        """As gRPC's own."""
+        """Reads the next message, as gRPC's own context does."""
         raw, self._first = self._first, grpc.aio.EOF
         if self.request is not None:
             raw = await self._context.read()
@@ -271,11 +275,12 @@ class _Context:
         return message
 
     def keep(self, request: Any) -> None:
-        """In place of the first message, which may be large: what the audit log needs of it when the call ends."""
+        """Keeps `request` in place of the first message, which may be large: what the audit log needs when the call
+        ends."""
         self.request = request
 
     def note_begun(self) -> None:
-        """Writes the begin of a long call to the audit log."""
+        """Writes the beginning of a long call to the audit log."""
         self._interceptor.audit.write(self.caller, self.method.name, self.request, "BEGUN", "", 0.0)
 
     async def refuse(self, reason: str, code: grpc.StatusCode, text: str, *, retry_s: float | None = None) -> NoReturn:

@@ -1,10 +1,10 @@
 """What a certificate says of its holder, as URIs among its alternative names.
 
-    wiresum:role/worker        what it may do; without a role, nothing; fallback beside it: also serve joins
-    wiresum:job/night-*        a worker's: jobs that it may join, as a shell's pattern; none: any
-    wiresum:tenant/vision      a worker's: a tenant of its jobs; none: its own name
+wiresum:role/worker        what the holder may do; without a role, nothing; fallback beside it: also serve joins
+    wiresum:job/night-*        for a worker: jobs that it may join, as a shell's pattern; none: any job
+    wiresum:tenant/vision      for a worker: a tenant of its jobs; none: its own name
 
-What follows the slash is percent-encoded (RFC 3986, section 2.1).
+The part after the slash is percent-encoded (RFC 3986, section 2.1).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ SCHEME = "wiresum:"
 CONTROLLER, SWITCH, OPERATOR, WORKER = "controller", "switch", "operator", "worker"
 ROLES = (CONTROLLER, SWITCH, OPERATOR, WORKER)
 FALLBACK = "fallback"
-"""What a worker may be besides: its host may serve joins while nobody else does. It allows no calls."""
+"""A role that a worker may have besides: its host may serve joins while no other service does. The role allows no
+calls."""
 SERVING_ROLES = frozenset({CONTROLLER, SWITCH, FALLBACK})
-"""Only these have server certificates, so that other workers cannot pass for a controller."""
+"""Roles that have server certificates; other workers must not pass for a controller."""
 
 _PATTERN_CHARACTERS = "*?[]!"
 
@@ -40,7 +41,7 @@ class Claims:
 
 
 def parse(uris: Iterable[str]) -> Claims:
-    """Ignores other URIs and unknown roles."""
+    """Reads claims. Ignores other URIs and unknown roles."""
     found: dict[str, list[str]] = {"role": [], "job": [], "tenant": []}
     for uri in uris:
         kind, slash, value = uri.removeprefix(SCHEME).partition("/")

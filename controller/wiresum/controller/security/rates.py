@@ -1,4 +1,4 @@
-"""How much one peer may ask of a service: token buckets, of which only so many are kept."""
+"""Token buckets, which limit how much one peer may ask of a service. Their number is bounded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 KEYS_MAX = 4096
-"""Buckets kept; the one unused for longest goes first, and is usually full by then."""
+"""How many buckets are kept; the bucket unused for longest goes first, and is usually full by then."""
 
 
 class TokenBuckets:
-    """A bucket for each key: it holds `burst` tokens, and gains `per_second`."""
+    """A bucket for each key: a bucket holds `burst` tokens, and gains `per_second`."""
 
     def __init__(
         self, per_second: float, burst: float, *, keys_max: int = KEYS_MAX, clock: Callable[[], float] = time.monotonic
@@ -21,13 +21,13 @@ class TokenBuckets:
         self._keys_max = keys_max
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Tokens, and at which time."""
+        """By key, the tokens, and when they were counted."""
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def take(self, key: str) -> float:
-        """Takes a token and returns 0, or returns the seconds until there is one."""
+        """Takes a token and returns 0, or returns the seconds until a token is available."""
         now = self._clock()
         tokens, at = self._buckets.pop(key, (self._burst, now))
         tokens = min(self._burst, tokens + (now - at) * self._per_second)
@@ -38,7 +38,7 @@ class TokenBuckets:
         return lacking / self._per_second
 
     def give_back(self, key: str) -> None:
-        """A token that was taken, and does not count."""
+        """Gives back a token that was taken but does not count."""
         if key in self._buckets:
             tokens, at = self._buckets[key]
             self._buckets[key] = (min(self._burst, tokens + 1.0), at)

@@ -1,8 +1,8 @@
 """Revoked certificates: the list `ca.crl` in a service's TLS directory, which `wiresum ca revoke` makes.
 
 gRPC for Python takes no such list, so a revoked certificate can still connect. Its calls are refused instead, and its
-jobs, calls and connections end. A new list is read within a second. One that cannot be used, or is gone, leaves the one
-before in force. The time of its next update is ignored.
+jobs, calls and connections end. A new list is read within a second. If the new list cannot be used, or is gone, the
+former list stays in force. The time of a list's next update is ignored.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from wiresum.join.installation import how_to_install
 log = logging.getLogger(__name__)
 
 LIST_BYTES_MAX = 16 << 20
-"""Some 400,000 certificates."""
+"""The largest list that is read: some 400,000 certificates."""
 SERIALS_REMEMBERED = 4096
 LOOK_S = 1.0
-"""Between two looks at the list."""
+"""Time between two checks for a new list."""
 TELL_S = 0.5
-"""Between telling workers why their jobs end, and the end of their calls and connections."""
+"""Time between telling workers why their jobs end, and the end of their calls and connections."""
 
 
 class Revocations:
-    """Of one service. Used by one thread."""
+    """The revoked certificates that one service knows of. Used by one thread."""
 
     def __init__(self, tls: Path | None = None) -> None:
-        """Without a TLS directory nothing is revoked. Raises `CredentialsError` for a list that cannot be used."""
+        """`tls`: the TLS directory; None: nothing is revoked. Raises `CredentialsError` for a list that cannot be
+        used."""
         self._path = tls.expanduser() / REVOKED_FILE if tls else None
         self._signature = self._sign()
         self._serials = self._read() if self._signature else frozenset[str]()
 
     def refresh(self) -> bool:
-        """Reads the list if it was replaced. Is there anything new?"""
+        """Reads the list if it was replaced. True if the list is a new one."""
         signature = self._sign()
         if signature == self._signature:
             return False
@@ -51,8 +52,8 @@ class Revocations:
         return True
 
     async def watch(self, tell: Callable[[], None], end: Callable[[], None]) -> None:
-        """For ever. Calls both at once, for what was there before, and whenever the list has changed: `tell` first, and
-        `end` when those who were told have had time to hear it."""
+        """Watches the list for ever. Calls `tell`, and `end` when the callers that were told have had time to hear:
+        first for the present list, and then whenever the list has changed."""
         due = True
         while True:
             try:
@@ -67,11 +68,11 @@ class Revocations:
             await asyncio.sleep(LOOK_S)
 
     def has(self, serial: str) -> bool:
-        """`serial` as `serial_of` gives it."""
+        """True if the certificate is revoked; `serial` in the form of `serial_of`."""
         return serial in self._serials
 
     def _sign(self) -> tuple[int, int] | None:
-        """Changes when the file is replaced. None: there is none."""
+        """A value that changes when the file is replaced. None: there is no file."""
         if self._path is None or not self._path.exists():
             return None
         status = self._path.stat()
@@ -111,7 +112,7 @@ def _serials_in(content: bytes, authorities: bytes, path: Path) -> frozenset[str
 
 def serial_of(certificate: bytes) -> str:
     """The serial number, hexadecimal, of a verified certificate in PEM. Empty without the library, and then there is no
-    list either."""
+    list of revoked certificates either."""
     return _serial_and_expiry(certificate)[0]
 
 

@@ -23,33 +23,35 @@ SERVED = {
     "wiresum.join.v1.OperatorService/ListEnded": frozenset({OPERATOR, WORKER}),  # a worker sees only its tenants'
     "grpc.health.v1.Health": frozenset(ROLES),
 }
-"""Who may call what, by role."""
+"""For each service, or method that differs, the roles that may call it."""
 
 RECEIVE_BYTES_MAX = 2 * POSITIONS_BYTES_MAX
-"""gRPC cuts off larger messages. Those that are smaller, but too large, are refused with a reason, and counted."""
+"""The largest message that gRPC accepts. Smaller messages that are still too large are refused with a reason, and
+counted."""
 
 CONNECTION_OPTIONS = (
-    # For the handshakes of TLS and HTTP/2; the default is two minutes.
+    # Bounds the handshakes of TLS and HTTP/2; the default is two minutes.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # More than front.py lets in, since gRPC counts those that have just ended too. It would refuse them without a word.
+    # More than front.py lets in, since gRPC also counts connections that have just ended, and refuses without a reason.
     ("grpc.max_allowed_incoming_connections", 2 * CONNECTIONS_MAX),
-    # Of one connection, with reset ones that have not ended. A worker has two.
+    # Streams of one connection, with reset ones that have not ended. A worker has two.
     ("grpc.max_concurrent_streams", 100),
 )
-"""For connections, before it is known who connects."""
+"""Options that apply to connections before their caller is known."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     *CONNECTION_OPTIONS,
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_metadata_size", 16 * 1024),
-    # Workers that wait ask whether the connection still is, every ten seconds; more often counts as abuse.
+    # Waiting workers ask every ten seconds whether the connection still stands; more frequent pings count as abuse.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
-"""For the gRPC server."""
+"""Options of the gRPC server."""
 
 
 class Security:
-    """Of one service. Without a TLS directory it is plaintext, and on loopback only unless `insecure`."""
+    """The security of one service. Without a TLS directory the service is plaintext, and on loopback only unless
+    `insecure`."""
 
     def __init__(
         self,
@@ -59,12 +61,12 @@ class Security:
         **calls: Any,
     ) -> None:
         """`listener`: as for `Front`. `served`, `calls`: roles and bounds, as for `Interceptor`. Raises
-        `CredentialsError` for the list of revoked certificates."""
+        `CredentialsError` for a list of revoked certificates that cannot be used."""
         self._config = config or SecurityConfig()
         self.revocations = Revocations(self._config.tls)
         self.audit = AuditLog(self._config.audit)
         self.refusals: Counter[str] = Counter()
-        """Calls and connections that were refused, by reason: those of `Interceptor`, and connections."""
+        """Calls and connections that were refused, by reason: the reasons of `Interceptor`, and connections."""
         self.front = Front(self.refusals, listener=listener)
         self.interceptor = Interceptor(
             served, self.audit, self.front, self.refusals, is_revoked=self.revocations.has, **calls
@@ -74,9 +76,9 @@ class Security:
     async def listening(
         self, server: Any, address: str, tell_revoked: Callable[[], None] = lambda: None
     ) -> AsyncIterator[int]:
-        """At host:port, before `server` starts, until after it has stopped; gives the TCP port. `tell_revoked`: called
-        when certificates may have been revoked, soon before their holders' calls and connections end. Raises
-        `CredentialsError` or `OSError`."""
+        """Listens at host:port, from before `server` starts until after it has stopped; gives the TCP port.
+        `tell_revoked`: called when certificates may have been revoked, soon before their holders' calls and connections
+        end. Raises `CredentialsError` or `OSError`."""
         async with self.front.listening(server, address, tls=self._config.tls, insecure=self._config.insecure) as port:
             watching = asyncio.create_task(self.revocations.watch(tell_revoked, self._end_revoked))
             try:
