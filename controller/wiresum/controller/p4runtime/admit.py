@@ -1,4 +1,4 @@
-"""Stage `admit`: who may contribute, and to which cells. p4src/common/admit.p4."""
+"""Stage `admit`: which packets may contribute, and to which cells. p4src/common/admit.p4."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CELL_MASK = 0xFFFF
 
 
 def entries(job: JobEntry, row: int, ports: Sequence[int], uplink_port: int = 0) -> list[fy.P4TableEntry]:
-    """One for each thread of each worker, and of the switch above. `row`: of the job's counters. `ports`: the workers'
-    at the switch; `uplink_port`: the parent's. A thread sends from the UDP port that it listens at, the worker's base
-    port plus its number, which no other process of that host has.
+    """Entries for each thread of each worker, and of the parent switch. `row`: row of the job's counters. `ports`: the
+    workers' ports at the switch; `uplink_port`: the port towards the parent. A thread sends from the UDP port that it
+    listens at, the worker's base port plus the thread's number, which no other process of that host has.
 
-    The table's "thread" is the switch's port, and the job's first is `port_offset`. A thread owns a run of
-    2 * slots / threads cells, a power of two: the higher bits say whether a cell is in it.
+    The table's "thread" is the switch's port, and the job's first thread is `port_offset`. A thread owns a run of 2 *
+    slots / threads cells, a power of two: the higher bits of a cell's number say whether the cell is in the run.
     """
     threads = range(job.threads)
     entries = [_worker(job, row, ports[worker], worker, thread) for worker in range(job.workers) for thread in threads]

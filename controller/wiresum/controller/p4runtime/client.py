@@ -1,21 +1,23 @@
-"""A blocking P4Runtime client that stays connected; asyncio in a thread of its own.
+"""A blocking P4Runtime client that stays connected; asyncio runs in a thread of its own.
 
-Theory of operation. One task connects, bids, follows who is primary, and asks the switch every PROBE_S whether it is
-still there (a host that vanished closes no connection). If any of that fails it begins again, after a pause that
-doubles up to RETRY_S_MAX. `trouble` says in a sentence why this controller is not the switch's primary one, and is
-empty if it is. Each time that trouble goes, `term` grows by one: the switch may then hold anything, so read it first.
+Theory of operation. One task connects, bids, follows who is primary, and probes the switch every PROBE_S (a host that
+vanished closes no connection). If any of these steps fails the task begins again, after a pause that doubles up to
+RETRY_S_MAX. `trouble` says in a sentence why this controller is not the switch's primary, and is empty if it is. Each
+time that trouble ends, `term` grows by one: the switch may then hold anything, so read it first.
 
 An election id has 128 bits. The upper half is this controller's. The lower half counts its connections: the switch may
-keep a silently broken one for a minute, and only this client's next one has a higher id. Whenever nobody programs the
-switch, this client bids above who did last. If no id of ours is above that one, it bids the same: nobody has it any
-more. So no id that another program has bid, be it the highest there is, keeps the switch from us once that one is gone.
+keep a silently broken connection for a minute, and only this client's next one has a higher id. Whenever no controller
+programs the switch, this client bids above the last primary. If none of our ids is above the last primary's, the client
+bids the same id, which nobody has any more. So no id that another program has bid, be it the highest there is, keeps
+the switch from us once that program is gone.
 
-Ids above ELECTION_ID_MAX are no controller's of ours. While a program holds the switch with such a one, that is trouble
-with this switch, but no other controller has taken over: nothing is outranked.
+No controller of ours has an id above ELECTION_ID_MAX. While a program holds the switch with such an id, the switch is
+in trouble, but no other controller has taken over: `outranked` stays false.
 
-A client with the id STANDBY_ID is a standby. It never takes the switch from another, and has no trouble when nobody
-programs it. The lower half of its bids is drawn, so that several can wait. A switch may make one of them primary; it
-programs nothing, so the others have no trouble either. To take over, connect anew with another id.
+A client with the id STANDBY_ID is a standby. It never takes the switch from another controller, and has no trouble when
+nobody programs the switch. The lower half of its bids is drawn, so that several standbys can wait. A switch may make
+one of them primary; this standby programs nothing, so the others have no trouble either. To take over, connect anew
+with another id.
 
 Every call has a time limit and raises a `DriverError` that says what to do.
 """
@@ -45,27 +47,28 @@ from wiresum.join.credentials import CredentialsError
 log = logging.getLogger(__name__)
 
 STANDBY_ID = 0
-"""The lowest election id."""
+"""The lowest election id, a standby's."""
 CONNECTION_BITS = 64
 READY_S_MAX = 60.0
-"""For a switch that is just being started."""
+"""How long a caller waits for a switch that is just being started."""
 HANDSHAKE_S_MAX = 10.0
-"""From connecting to knowing who is primary."""
+"""Time from connecting to knowing who is primary."""
 RETRY_S_MIN, RETRY_S_MAX = 0.1, 5.0
 PROBE_S = 2.0
 PROBE_ANSWER_S_MAX = 6.0
-"""Longer than a busy bmv2 takes, and much shorter than TCP's timeout."""
+"""How long an answer to a probe may take: longer than a busy bmv2 takes, and much shorter than TCP's timeout."""
 CALL_S_MAX = 15.0
-"""finsy itself gives each request 10 s."""
+"""How long a call may take. finsy itself gives each request 10 s."""
 CLOSE_S_MAX = 3.0
 UPDATES_MAX = 128
-"""Of one Write: a refusal has a result for each in gRPC metadata, which is limited to 8 KiB."""
+"""The most updates of one Write: a refusal has a result for each of them in gRPC metadata, which is limited to 8
+KiB."""
 
 T = TypeVar("T")
 
 
 class Times(NamedTuple):
-    """How long a switch may take."""
+    """How long a switch may take to answer."""
 
     handshake_s_max: float = HANDSHAKE_S_MAX
     probe_s: float = PROBE_S
@@ -74,11 +77,11 @@ class Times(NamedTuple):
 
 
 class _SilentError(Exception):
-    """The switch does not answer."""
+    """Raised if the switch does not answer."""
 
 
 class Client:
-    """Of one switch, from construction, which does not wait for a connection, to `close`."""
+    """The client of one switch, from construction, which does not wait for a connection, to `close`."""
 
     def __init__(
         self,
@@ -95,11 +98,12 @@ class Client:
         self.on_change = on_change
         self._device, self._tls = device, tls
         self.election_id = election_id
-        """What it bids: higher than it was told to, if a controller that is gone had a higher one."""
+        """The id that the client bids: higher than the one it was given, if a controller that is gone had a higher
+        one."""
         self._connections = secrets.randbits(CONNECTION_BITS - 2) if election_id == STANDBY_ID else 0
         self._connection: Connection | None = None
         self._held = -1
-        """The election id with which this client was primary last."""
+        """The election id with which this client was last primary; -1: it never was."""
         self._closing = False
         self._changed = threading.Condition()
         self._since = _now()
@@ -107,11 +111,11 @@ class Client:
         self.trouble = f"{self} has not answered yet"
         """Why this controller cannot write to the switch; empty if it can."""
         self.outranked = False
-        """Does another controller program the switch, as far as is known?"""
+        """True if another controller programs the switch, as far as is known."""
         self.term = 0
         """How often trouble has ended."""
         self.versions = Versions()
-        """What the switch has said since it was last connected."""
+        """What the switch has said of its versions since it was last connected."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="wiresum-p4runtime", daemon=True)
         self._thread.start()
@@ -121,19 +125,19 @@ class Client:
         return f"the P4 switch at {self.address}"
 
     def wait_ready(self, s_max: float = READY_S_MAX) -> None:
-        """Until there is no trouble. Raises it as a `DriverError` if that takes too long."""
+        """Waits until there is no trouble. Raises the trouble as a `DriverError` if this takes longer than `s_max`."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self.trouble, s_max):
                 raise DriverError(self.trouble)
 
-    # Calls. `what` is for the error's text.
+    # Calls. `what` names in an error what failed.
 
     def runs(self, pipeline: Pipeline) -> Runs:
         return self._ask(lambda connection: self._runs(connection, pipeline), "could not say which program it runs")
 
     def load(self, pipeline: Pipeline) -> None:
-        """Loads the program: tables are empty then, and all cells new. Raises an `OutdatedError` if the switch has
-        another one, and takes no other."""
+        """Loads the program: afterwards tables are empty, and all cells new. Raises an `OutdatedError` if the switch
+        has another program and accepts no other."""
         try:
             failure = "did not take the program"
             self._ask(lambda connection: _load(connection, pipeline), failure, LOAD_S_MAX + self._times.call_s_max)
@@ -144,7 +148,8 @@ class Client:
         self._note_program(pipeline.p4info.pkg_info.version)
 
     def write(self, what: str, kind: str, entities: Sequence[p4r.Entity]) -> None:
-        """`kind`: "INSERT", "MODIFY" or "DELETE" (no error if it is not there). In any order."""
+        """Writes entities, in any order. `what`: names them in an error. `kind`: "INSERT", "MODIFY" or "DELETE" (no
+        error for entities that are not there)."""
         verb = {"INSERT": "add", "MODIFY": "set", "DELETE": "remove"}[kind]
         for first in range(0, len(entities), UPDATES_MAX):
             part = entities[first : first + UPDATES_MAX]
@@ -154,7 +159,7 @@ class Client:
         return self._ask(lambda connection: connection.read(entities), f"could not say {what}")
 
     def close(self) -> None:
-        """Idempotent. The switch goes on with what it has."""
+        """Ends the client. Idempotent. The switch continues with what it has."""
         if self._closing:
             return
         self._closing = True
@@ -163,7 +168,7 @@ class Client:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S_MAX)
 
-    # Staying connected: in the loop's thread.
+    # Staying connected. This part runs in the loop's thread.
 
     async def _start(self) -> asyncio.Task[None]:
         return asyncio.create_task(self._stay_connected())
@@ -177,14 +182,14 @@ class Client:
                     await self._use(connection)
             except (fy.P4ClientError, _SilentError, CredentialsError) as error:
                 self._lose(reason_of(error))
-            except Exception as error:  # whatever it is, it ends this connection and not the client
+            except Exception as error:  # any such error ends this connection and not the client
                 log.debug("%s: the connection ended with %r", self, error, exc_info=True)
                 self._lose(f"the connection broke ({error})")
             pause_s = RETRY_S_MIN if self.term > term else min(2 * pause_s, RETRY_S_MAX)
             await asyncio.sleep(pause_s)
 
     async def _use(self, connection: Connection) -> None:
-        """Returns only by an exception."""
+        """Uses a connection until it fails; returns only by an exception."""
         try:
             standing = await asyncio.wait_for(self._shake_hands(connection), self._times.handshake_s_max)
         except asyncio.TimeoutError:
@@ -209,7 +214,7 @@ class Client:
 
     async def _next_standing(self, connection: Connection) -> Standing:
         standing = await connection.standing()
-        # The last primary, which is gone, had a higher id than our state knows.
+        # The last primary, which is gone, had a higher id than this controller's state knows.
         while standing.vacant and standing.election_id > connection.election_id and self.election_id != STANDBY_ID:
             await connection.bid(self._id_from(standing.election_id))
             standing = await connection.standing()
@@ -219,7 +224,7 @@ class Client:
         return self.election_id << CONNECTION_BITS | self._connections
 
     def _id_from(self, highest: int) -> int:
-        """One that is not below `highest`, which nobody has."""
+        """An id that is not below `highest`, which nobody has."""
         raised = max(self.election_id, (highest >> CONNECTION_BITS) + 1)
         if raised > ELECTION_ID_MAX >> CONNECTION_BITS:
             return highest
@@ -281,7 +286,7 @@ class Client:
     def _set_trouble(self, trouble: str) -> None:
         if trouble == self.trouble:
             return
-        again = self.term > 0  # what was lost, and said so, is said to be back
+        again = self.term > 0  # an end of trouble is logged if the trouble was
         log.log(
             logging.WARNING if trouble or again else logging.INFO,
             "%s",
@@ -327,7 +332,7 @@ class Client:
         return found
 
     def _note_program(self, version: str) -> None:
-        """A software switch has said which it can run."""
+        """Notes the program that the switch runs, unless a software switch has said which program it can run."""
         if not self.versions.digest:
             self.versions = self.versions._replace(program=version)
 
@@ -342,7 +347,7 @@ class Client:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the switch said; of a batch, about the first update that failed."""
+    """The reason that the switch gave; for a batch, the one of the first update that failed."""
     if not isinstance(error, fy.P4ClientError):
         return str(error)
     if not error.details:
@@ -360,7 +365,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _load(connection: Connection, pipeline: Pipeline) -> None:
     if await connection.runs(pipeline) is not Runs.NOTHING:
-        await connection.verify(pipeline)  # a switch that refuses goes on with its jobs, so it must keep their groups
+        await connection.verify(pipeline)  # a switch that refuses continues with its jobs, so it must keep their groups
         # bmv2 keeps its multicast groups when a program is loaded, but its P4Runtime server forgets them.
         all_groups = p4r.Entity()
         all_groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0

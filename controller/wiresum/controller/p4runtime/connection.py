@@ -1,6 +1,6 @@
-"""One P4Runtime connection: its stream, and the requests beside it. For one event loop.
+"""One P4Runtime connection: its stream, and the requests beside the stream. For one event loop.
 
-Arbitration. Each controller bids an election id; the highest may write, and all are told whenever that changes. When
+Arbitration. Each controller bids an election id; the highest may write, and all are told whenever this changes. When
 the primary goes, servers differ: bmv2 makes the next highest bidder primary; a server that follows the specification
 says that there is none, and takes no bid below the highest ever. `Standing` covers both.
 """
@@ -23,9 +23,10 @@ from wiresum.controller.p4runtime.device_config import Pipeline
 from wiresum.join import credentials
 
 ELECTION_ID_MAX = (1 << 127) - 1
-"""The highest that a controller of ours bids first, and that a software switch takes. P4Runtime has as many above."""
+"""The highest election id that a controller of ours bids first, and that a software switch takes. P4Runtime has as many
+ids above."""
 LOAD_S_MAX = 120.0
-"""For a switch to take a program: a chip is reset for that."""
+"""How long a switch may take to load a program: a chip is reset for this."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +34,32 @@ class Standing:
     """Who may write to the switch."""
 
     election_id: int
-    """Of the primary, or of the last one if there is none."""
+    """Election id of the primary, or of the last one if there is none."""
     primary: bool
-    """Is it this controller?"""
+    """True if this controller is primary."""
     vacant: bool
-    """Is there no primary?"""
+    """True if there is no primary."""
 
 
 class Runs(enum.Enum):
-    """Which program a switch runs."""
+    """The kind of program that a switch runs."""
 
     NOTHING = enum.auto()
     ANOTHER = enum.auto()
-    """Or ours with cells of another sequence of keys."""
+    """Another program, or ours with cells of another sequence of keys."""
     OURS = enum.auto()
 
 
 class Connection:
-    """Errors of all methods: `fy.P4ClientError`. Of construction: `credentials.CredentialsError`."""
+    """A connection. Its methods raise `fy.P4ClientError`, its constructor `credentials.CredentialsError`."""
 
     def __init__(self, address: str, device: int, tls: Path | None) -> None:
         self._device = device
         self._client = fy.P4Client(address, _credentials(tls) if tls else None, wait_for_ready=False)
         self.election_id = 0
-        """What was bid last."""
+        """The id that was bid last."""
         self.program = ""
-        """The version of the program that `runs` has found; empty: none, or it has no version."""
+        """Version of the program that `runs` has found; empty: there is none, or it has no version."""
 
     async def __aenter__(self) -> Connection:
         await self._client.open()
@@ -68,7 +69,7 @@ class Connection:
         await self._client.close()
 
     async def bid(self, election_id: int) -> None:
-        """The answer comes as the next `standing`, or one soon after."""
+        """Bids an election id. The answer comes as the next `standing`, or one soon after."""
         self.election_id = election_id
         request = p4r.StreamMessageRequest()
         request.arbitration.device_id = self._device
@@ -85,7 +86,7 @@ class Connection:
                 return Standing(highest, primary, vacant=code == rpc_code.NOT_FOUND)
 
     async def check_alive(self) -> Versions:
-        """Returns if the switch answers at all: what a software switch says of itself."""
+        """Returns if the switch answers at all, with what a software switch says of its versions."""
         try:
             answer = await self._client.request(p4r.CapabilitiesRequest())
         except fy.P4ClientError as error:
@@ -95,7 +96,7 @@ class Connection:
         return versions.said(answer)
 
     async def runs(self, pipeline: Pipeline) -> Runs:
-        """By the cookie: without one nobody knows whose keys the cells hold."""
+        """Which program the switch runs, by its cookie: without a cookie nobody knows whose keys the cells hold."""
         request = p4r.GetForwardingPipelineConfigRequest(
             device_id=self._device, response_type=p4r.GetForwardingPipelineConfigRequest.P4INFO_AND_COOKIE
         )
@@ -114,8 +115,8 @@ class Connection:
         await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT)
 
     async def verify(self, pipeline: Pipeline) -> None:
-        """Could the switch load it, as far as it can say? A software switch says so to every controller, others only to
-        the primary."""
+        """Raises an error if the switch could not load the program, as far as the switch can tell. A software switch
+        tells every controller, others only the primary."""
         try:
             await self._set(pipeline, p4r.SetForwardingPipelineConfigRequest.VERIFY)
         except fy.P4ClientError as error:
@@ -134,7 +135,7 @@ class Connection:
             raise fy.P4ClientError(error, "SetForwardingPipelineConfig") from None
 
     async def write(self, kind: str, entities: Iterable[p4r.Entity]) -> None:
-        """`kind`: "INSERT", "MODIFY" or "DELETE" (no error if it is not there)."""
+        """Writes entities. `kind`: "INSERT", "MODIFY" or "DELETE" (no error for entities that are not there)."""
         request = p4r.WriteRequest(device_id=self._device)
         request.election_id.CopyFrom(U128.encode(self.election_id))
         request.updates.extend(p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity) for entity in entities)
@@ -145,13 +146,13 @@ class Connection:
                 raise
 
     async def read(self, entities: Sequence[p4r.Entity]) -> list[p4r.Entity]:
-        """Needs no arbitration."""
+        """Reads entities; needs no arbitration."""
         request = p4r.ReadRequest(device_id=self._device, entities=entities)
         answers: AsyncIterator[p4r.ReadResponse] = self._client.request_iter(request)
         return [entity async for answer in answers for entity in answer.entities]
 
 
 def _credentials(tls: Path) -> fy.GRPCCredentialsTLS:
-    """Read for each connection, so that the next one uses a renewed certificate."""
+    """Reads the credentials for each connection, so that the next one uses a renewed certificate."""
     read = credentials.load(tls)
     return fy.GRPCCredentialsTLS(cacert=read.authority, cert=read.certificate, private_key=read.key)

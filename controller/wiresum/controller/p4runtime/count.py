@@ -10,9 +10,9 @@ from wiresum.controller.driver import REASONS, JobCounters
 from wiresum.join.constants import SWITCH_WORKERS_MAX, Reason
 
 COLUMNS = tuple(reason.name.lower() for reason in Reason)
-"""Of counter `packets`, which has a row for each job."""
+"""Columns of counter `packets`, which has a row for each job."""
 COLUMNS_OF = {"packets": len(COLUMNS), "contributions": SWITCH_WORKERS_MAX, "results": 1}
-"""By counter, how many of a row."""
+"""Number of columns of each counter."""
 
 
 def reads(row: int) -> list[fy.P4CounterEntry]:
@@ -24,7 +24,7 @@ def resets(row: int) -> list[fy.P4CounterEntry]:
 
 
 def decode(entries: Iterable[fy.P4CounterEntry], workers: int = SWITCH_WORKERS_MAX) -> JobCounters:
-    """`tensor_last` is empty: the switch does not remember it."""
+    """The counters that entries give. `tensor_last` is empty: the switch does not remember tags."""
     packets = dict.fromkeys(REASONS, 0)
     contributions = [0] * SWITCH_WORKERS_MAX
     results = 0

@@ -1,4 +1,4 @@
-"""Stage `deliver`: where the copies of a RESULT go, and what goes to the switch above. p4src/common/deliver.p4."""
+"""Stage `deliver`: where the copies of a RESULT go, and what goes to the parent switch. p4src/common/deliver.p4."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from wiresum.controller.switches import Host
 from wiresum.join.constants import EVERYONE, PARENT, UPLINK_GROUPS
 
 PIPE_SHIFT = 6
-"""Of a Tofino, whose pipes share a table: a receiver's bits from here on are its pipe. A parent has all bits below."""
+"""On a Tofino, whose pipes share a table, a receiver's bits from this one on are its pipe. A parent's lower bits are
+all ones."""
 
 
 def entries(
     job: JobEntry, hosts: Sequence[Host], parent: Host | None = None, pipe: int | None = None
 ) -> list[fy.P4TableEntry]:
-    """One for each worker, and one for the switch above, `parent`. `hosts`: the workers' machines, by number. `pipe`:
-    of a Tofino. The switch adds the number of its port that the packet came in at, from `port_offset` on."""
+    """Entries for each worker, and one for the parent switch, `parent`. `hosts`: the workers' machines, by number.
+    `pipe`: on a Tofino, the job's pipe. The switch adds the offset of the port that the packet came in at, counted from
+    `port_offset`."""
     entries = [
         fy.P4TableEntry(
             "deliver",
@@ -39,7 +41,7 @@ def entries(
 
 
 def to_everyone(job: JobEntry, group: Endpoint) -> fy.P4TableEntry:
-    """For the one copy to a multicast group, which the network copies further."""
+    """The entry for the one copy to a multicast group, which the network copies further."""
     address = IPv4Address(group.address)
     mac = 0x01_00_5E << 24 | int(address) & 0x7F_FF_FF  # RFC 1112, section 6.4
     action = fy.Action("deliver_to", mac=mac, address=group.address, port=_port(job, group))
@@ -52,17 +54,17 @@ def group(row: int, ports: Sequence[int], pipe: int | None = None) -> fy.P4Multi
 
 
 def group_of_everyone(row: int) -> fy.P4MulticastGroupEntry:
-    """One copy for all workers at once. The switch has no ports."""
+    """A group with one copy for all workers at once. The switch has no ports."""
     return fy.P4MulticastGroupEntry(row, replicas=[(0, EVERYONE)])
 
 
 def uplink_group(row: int, port: int, pipe: int | None = None) -> fy.P4MulticastGroupEntry:
-    """The one copy to the switch above, behind `port`."""
+    """The one copy to the parent switch, behind `port`."""
     return fy.P4MulticastGroupEntry(UPLINK_GROUPS + row, replicas=[(port, receiver(PARENT, pipe))])
 
 
 def receiver(worker: int, pipe: int | None) -> int:
-    """Of a worker's number, or `PARENT`."""
+    """The receiver for a worker's number, or for `PARENT`."""
     return worker if pipe is None else pipe << PIPE_SHIFT | worker & (1 << PIPE_SHIFT) - 1
 
 

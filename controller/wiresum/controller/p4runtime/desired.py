@@ -3,9 +3,9 @@
 A job's counters are in row number + 1 (row 0 is for packets of no job), and its multicast groups follow from its number
 too. So two controllers that know the same jobs want the same entries, and no rows need to be recorded.
 
-Pipes of a Tofino that are nodes (nodes.py) share its tables: each entry is in all of them. So rows and groups are dealt
-to the pipes in turn, receivers begin with their pipe, and admissions name a port, which is of one pipe. `pipe_of` says
-which pipe an entry is for.
+Pipes of a Tofino that are nodes (nodes.py) share its tables: each entry is in all pipes. So rows and groups are
+assigned to the pipes in turn, receivers begin with their pipe, and admissions name a port, which belongs to one pipe.
+`pipe_of` says which pipe an entry is for.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from wiresum.join.constants import UPLINK_GROUPS
 Entity: TypeAlias = fy.P4TableEntry | fy.P4MulticastGroupEntry
 
 _ELSEWHERE = Host(name="", address="", mac="00:00:00:00:00:00", port=0)
-"""The receiver of a switch without ports, which needs its IP address only."""
+"""The receiver for a switch without ports, which needs the IP address only."""
 _NOWHERE = Endpoint("", 0)
 
 
 def of_configuration(target: Target) -> list[Entity]:
-    """What is there without jobs."""
+    """Entries that a switch holds without jobs."""
     entities: list[Entity] = [*own.entries(target.address, target.mac)]
     if target.has_ports:
         there = target.around
@@ -41,12 +41,12 @@ def of_configuration(target: Target) -> list[Entity]:
 
 
 def of_job(target: Target, job: JobEntry) -> list[Entity]:
-    """Raises `ValueError` for an address that is no host's."""
+    """Entries of a job. Raises `ValueError` for an address that is no host's."""
     return _of_job(target, job, hosts(target, job), parent(target, job))
 
 
 def _of_job(target: Target, job: JobEntry, on: Sequence[Host], above: Host | None) -> list[Entity]:
-    """`on`: the machines of its contributors, by number; `above`: the switch above."""
+    """Entries of a job. `on`: the machines of its contributors, by number; `above`: the parent switch."""
     ports = [host.port for host in on]
     row, pipe = target.row(job.job), target.pipe
     entities: list[Entity] = [*deliver.entries(job, on, above, pipe)]
@@ -66,7 +66,7 @@ def everything(target: Target, jobs: Iterable[JobEntry]) -> list[Entity]:
 
 
 def amounts(entities: Iterable[Entity]) -> Amounts:
-    """How many there are, by table."""
+    """How many entries there are in each table, and how many groups."""
     return Amounts(Counter(GROUPS if isinstance(e, fy.P4MulticastGroupEntry) else e.table_id for e in entities))
 
 
@@ -95,7 +95,7 @@ def room(target: Target) -> Amounts:
 
 
 def pipe_of(target: Target, entity: Entity) -> int | None:
-    """The pipe that the entry is for; None: all, or the switch is one node."""
+    """The pipe that the entry is for; None: all pipes, or the switch is one node."""
     if not target.siblings:
         return None
     if isinstance(entity, fy.P4MulticastGroupEntry):
@@ -108,7 +108,8 @@ def pipe_of(target: Target, entity: Entity) -> int | None:
 
 
 def hosts(target: Target, job: JobEntry) -> list[Host]:
-    """Of the job's contributors at this switch, by number. Raises `ValueError` for addresses that are no host's."""
+    """The machines of the job's contributors at this switch, by number. Raises `ValueError` for addresses that are no
+    host's."""
     if not target.has_ports:
         return [_ELSEWHERE] * len(job.endpoints)
     known = {host.address: host for host in (*target.hosts, *target.children)}
@@ -123,19 +124,21 @@ def hosts(target: Target, job: JobEntry) -> list[Host]:
 
 
 def parent(target: Target, job: JobEntry) -> Host | None:
-    """The switch above in the job's tree, if there is one. Raises `ValueError` likewise."""
+    """The parent switch in the job's tree; None: there is none. Raises `ValueError` if its address is unknown."""
     if job.uplink is None:
         return None
     if not target.has_ports:
         return _ELSEWHERE
     address = job.uplink.parent.address
-    known = {host.address: host for host in target.neighbours}  # the last is the parent, also where pipes share one
+    known = {
+        host.address: host for host in target.neighbours
+    }  # the last is the parent, also where pipes share an address
     _check_known(target, {address: known.get(address)})
     return known.get(address)
 
 
 def _check_known(target: Target, found: Mapping[str, Host | None]) -> None:
-    """`found`: by address."""
+    """Raises `ValueError` if an address has no host. `found`: hosts by address."""
     unknown = sorted(address for address, host in found.items() if host is None)
     if unknown:
         raise ValueError(

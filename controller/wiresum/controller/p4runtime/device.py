@@ -1,6 +1,6 @@
 """What the nodes of one P4Runtime device share: connection, program and tables. Most switches are one node, but each
-pipe in use of a Tofino is one (controller/nodes.py). Each node is driven by a thread of its own: hold the lock.
-"""
+pipe in use of a Tofino is one (controller/nodes.py). Each node is driven by a thread of its own, which must hold the
+lock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from wiresum.controller.p4runtime.target import Target
 
 
 class P4Device:
-    """From construction, which does not wait for the switch, to `close`."""
+    """A device, from construction, which does not wait for the switch, to `close`."""
 
     def __init__(self, target: Target, *, election_id: int, times: Times | None = None) -> None:
-        """`target`: any of the nodes."""
+        """`target`: any of the device's nodes."""
         self.lock = threading.Lock()
         self._on_change: list[Callable[[], None]] = []
         self.jobs: dict[str, dict[int, JobEntry]] = {}
-        """Those that are admitted, by node and number."""
+        """Admitted jobs, by node and number."""
         self._reconciled: dict[str, int] = {}
-        """By node, in which of the client's terms."""
+        """For each node, the client's term in which it was last reconciled."""
         self._nodes = 1 + len(target.siblings)
         self.client = Client(
             target.p4runtime,
@@ -42,14 +42,15 @@ class P4Device:
         self.tables = Tables(self.client, target.pipeline)
         self._id = secrets.randbits(16)
         self._given: KeysGiven | None = None
-        """The last value read from the switch or written to it; None: there is none."""
+        """The last number of keys that was read from the switch or written to it; None: there is none."""
         self._gave = False
-        """Has this controller given it any? Then the last value with its 16 random bits is its own; before, it is that
-        of another one with the same bits."""
+        """True if this controller has given keys to the switch. Then a number with its 16 random bits is its own;
+        before, such a number is another controller's, which has equal bits."""
         self._given_by_others = 0
 
     def look_at_keys(self, held: Iterable[NormalEntry]) -> int:
-        """How many keys other controllers have given to the switch, as far as is known. `held`: all that it holds."""
+        """How many keys other controllers have given to the switch, as far as is known. `held`: all entries that the
+        switch holds."""
         found = (entry.entity for entry in held if entry.stage == KEYS)
         self._given = next((own.decode_keys_given(e) for e in found if isinstance(e, fy.P4TableEntry)), None)
         if self._given is not None and not (self._gave and self._given.by == self._id):
@@ -57,8 +58,8 @@ class P4Device:
         return self._given_by_others
 
     def give_keys(self, reserved: int) -> None:
-        """To be called after `look_at_keys`, and before the switch is given a job with one of them. Raises
-        `DriverError`, and may be repeated then."""
+        """Tells the switch how many keys are reserved; to be called after `look_at_keys`, and before the switch is
+        given a job with one of them. Raises `DriverError`, and may be repeated then."""
         if self._given is not None and reserved <= self._given.reserved:
             return
         given = KeysGiven(reserved, self._id)
@@ -67,12 +68,12 @@ class P4Device:
         self._given, self._gave = given, True
 
     def add(self, name: str, on_change: Callable[[], None]) -> None:
-        """A node. `on_change` is called whenever the client's trouble has changed."""
+        """Adds a node. `on_change` is called whenever the client's trouble has changed."""
         self._on_change.append(on_change)
         self.jobs[name] = {}
 
     def all_jobs(self) -> Iterator[JobEntry]:
-        """Of all nodes; a job at several of them comes several times."""
+        """The jobs of all nodes; a job at several nodes comes several times."""
         return (entry for jobs in self.jobs.values() for entry in jobs.values())
 
     def is_reconciled(self, name: str) -> bool:
@@ -82,12 +83,12 @@ class P4Device:
         self._reconciled[name] = term
 
     def is_last(self, name: str, term: int) -> bool:
-        """Have all nodes but this one been reconciled in this term?"""
+        """True if all nodes but this one have been reconciled in this term."""
         others = [other for other, when in self._reconciled.items() if other != name and when == term]
         return len(others) == self._nodes - 1
 
     def close(self) -> None:
-        """Idempotent."""
+        """Closes the connection. Idempotent."""
         self.client.close()
 
     def _tell(self) -> None:

@@ -1,5 +1,5 @@
-"""What a P4Runtime server is given as the pipeline of its switch: P4Info, and the device configuration
-(`p4_device_config`), whose form depends on the kind:
+"""The pipeline that a P4Runtime server is given: P4Info, and the device configuration (`p4_device_config`), whose form
+depends on the kind of switch:
 
 - bmv2: the JSON that p4c wrote.
 - The software switch: JSON, `{"lanes": 360, "slots": 4096}`, as the process was started with.
@@ -29,7 +29,7 @@ from wiresum.controller.p4runtime.sizes import PipelineError, Sizes
 from wiresum.controller.switches import DEVICE_CONFIGS
 
 PI_NAME_BYTES_MAX = 100
-"""A server made of PI refuses a longer name of program or pipeline."""
+"""The longest name of a program or pipeline that a server based on PI accepts."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Pipeline:
 
     @property
     def cookie(self) -> int:
-        """64 bits that tell this pipeline, with cells of these keys, from every other. The switch keeps it with the
-        program, so a program that runs already is not loaded again, unless its cells may hold keys of another
-        sequence: loading makes them new."""
+        """64 bits that tell this pipeline, with cells of these keys, from every other. The switch keeps the cookie with
+        the program, so a running program is not loaded again, unless its cells may hold keys of another sequence:
+        loading makes new cells."""
         digest = hashlib.sha256(self.p4info.SerializeToString(deterministic=True))
         digest.update(self.device_config)
         digest.update(self.keys)
@@ -56,13 +56,14 @@ class Pipeline:
 
 
 def bmv2() -> Pipeline:
-    """Raises `PipelineError`."""
+    """The pipeline of bmv2. Raises `PipelineError`."""
     info = sizes.ours()
     return Pipeline(info, compiled.load("v1model").device_config, *sizes.sizes_of(info, "the program for bmv2"))
 
 
 def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
-    """0: what the program is compiled for elsewhere. Raises `PipelineError`."""
+    """The pipeline of a software switch. 0 lanes or slots: as many as the program for bmv2 has. Raises
+    `PipelineError`."""
     info = sizes.ours()
     compiled_for = sizes.sizes_of(info, "the program of software switches")
     chosen = Sizes(lanes or compiled_for.lanes, slots or compiled_for.slots, compiled_for.job_rows)
@@ -72,8 +73,8 @@ def software(*, lanes: int = 0, slots: int = 0) -> Pipeline:
 
 
 def tofino(folder: Path, p4info: Path, *, form: str) -> Pipeline:
-    """`folder` and `p4info`: what the compiler wrote (docs/tofino.md). `form`: one of `DEVICE_CONFIGS`. Raises
-    `PipelineError`."""
+    """The pipeline of a Tofino. `folder` and `p4info`: what the compiler wrote (docs/tofino.md). `form`: one of
+    `DEVICE_CONFIGS`. Raises `PipelineError`."""
     assert form in DEVICE_CONFIGS
     conf = _conf(folder)
     described = _describe(conf)
@@ -94,7 +95,8 @@ def _parse_file(path: Path) -> p4i.P4Info:
 
 
 def _check_of_one_build(conf: Path, bfrt: bytes, path: Path, info: p4i.P4Info) -> None:
-    """Has the chip the sizes that P4Info says? The two are named apart, and one may be older."""
+    """Raises `PipelineError` unless the chip has the sizes that P4Info says. The two files are named apart, and one may
+    be older."""
     described = {**_sizes_in(info.counters), **_sizes_in(info.registers)}
     try:
         tables = json.loads(bfrt).get("tables", [])
@@ -125,7 +127,7 @@ class _Profile:
 
 @dataclass(frozen=True)
 class _Described:
-    """What the compiler's `.conf` file describes."""
+    """The files that the compiler's `.conf` file describes."""
 
     name: str
     bfrt: bytes
@@ -161,7 +163,8 @@ def _profile(conf: Path, pipeline: Mapping[str, Any]) -> _Profile:
 
 
 def _find(conf: Path, named: str, folder: str = "") -> Path:
-    """The compiler names files relative to where it was started: looks there, and then beside the `.conf` file."""
+    """The path of a file that the `.conf` file names. The compiler names files relative to where it was started: this
+    place is tried first, and then the folder of the `.conf` file."""
     places = [conf.parent / named, conf.parent / folder / Path(named).name]
     return next((place for place in places if place.exists()), places[0])
 

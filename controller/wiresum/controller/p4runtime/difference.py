@@ -1,8 +1,9 @@
 """What to change so that a switch holds what it should. Pure.
 
-The order matters. A job is in effect while its entries in `admit` are there, and what they rely on must be there all
-that time. So entries are deleted in the order own, admit, admit_parent_entry, group, deliver, forward, and inserted in
-the opposite one. `own` comes last because a switch without it has not been reconciled since its program was loaded.
+The order matters. A job is in effect while its entries in `admit` exist, and the entries that they rely on must exist
+all that time. So entries are deleted in the order own, admit, admit_parent_entry, group, deliver, forward, and inserted
+in the opposite order. `own` comes last because a switch without such entries has not been reconciled since its program
+was loaded.
 
 An entry with another action is modified in place, so that it is never absent. But an admission is deleted and inserted
 anew, since the old one may give cells to a worker that a new one gives to another.
@@ -23,7 +24,8 @@ from wiresum.controller.p4runtime.target import Target
 
 GROUP = "group"
 KEYS = "keys"
-"""How many keys the switch has been given; not a stage, since it follows from neither configuration nor jobs."""
+"""Stands for the entry with the number of keys given to the switch. It is no stage: it depends on neither configuration
+nor jobs."""
 ADMISSIONS = ("admit_parent_entry", "admit")
 STAGES = ("forward", "deliver", GROUP, *ADMISSIONS, "own")
 """The controller's tables and multicast groups, in order of insertion. Table `lose` is for tests."""
@@ -35,12 +37,12 @@ class NormalEntry:
 
     stage: str
     key: bytes
-    """What makes two entries the same entry."""
+    """Identifies the entry: two entries with equal stages and keys are one."""
     value: bytes
-    """What it does: action and parameters, or replicas."""
+    """What the entry does: action and parameters, or replicas."""
     entity: Entity = field(compare=False)
     text: str = field(compare=False)
-    """For people."""
+    """The entry in words, for people."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Batch:
     """Updates that may be made in any order among themselves."""
 
     kind: str
-    """Of P4Runtime's: "DELETE", "INSERT" or "MODIFY"."""
+    """The type of update, in P4Runtime's words: "DELETE", "INSERT" or "MODIFY"."""
     stage: str
     entries: tuple[NormalEntry, ...]
 
@@ -75,12 +77,13 @@ def normal(entity: Entity, schema: fy.P4Schema) -> NormalEntry:
 
 
 def concerning(target: Target, held: Iterable[NormalEntry]) -> list[NormalEntry]:
-    """Without the number of keys, and the entries for jobs of the target's siblings."""
+    """The held entries that concern the target: without the number of keys, and without the entries for jobs of its
+    siblings."""
     return [entry for entry in held if entry.stage != KEYS and pipe_of(target, entry.entity) in (None, target.pipe)]
 
 
 def difference(held: Iterable[NormalEntry], wanted: Iterable[NormalEntry]) -> list[Batch]:
-    """In the order in which the batches must be applied."""
+    """The batches that turn `held` into `wanted`, in the order in which they must be applied."""
     have = {(entry.stage, entry.key): entry for entry in held}
     want = {(entry.stage, entry.key): entry for entry in wanted}
     stay = {place for place, entry in have.items() if place in want and want[place].value == entry.value}
@@ -113,5 +116,5 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    """For people; secrets must not be in a log."""
+    """A value for people, without secrets, which must not be in a log."""
     return "(secret)" if name == "key" else str(value)

@@ -1,4 +1,4 @@
-"""Stage `forward`: everybody else's traffic. p4src/common/forward.p4."""
+"""Stage `forward`: traffic that is not wiresum's. p4src/common/forward.p4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wiresum.join.constants import FLOOD_GROUP
 
 
 def entries(hosts: Iterable[Host]) -> list[fy.P4TableEntry]:
-    """One for each host."""
+    """An entry for each host."""
     return [
         fy.P4TableEntry("forward", match=fy.Match(mac=host.mac), action=fy.Action("forward_to", port=host.port))
         for host in hosts
@@ -19,6 +19,6 @@ def entries(hosts: Iterable[Host]) -> list[fy.P4TableEntry]:
 
 
 def flood_group(hosts: Iterable[Host]) -> fy.P4MulticastGroupEntry:
-    """A copy for each port that has a host; the program drops the one that would go back."""
+    """A group with a copy for each port that has a host; the program drops the copy that would go back."""
     ports = sorted({host.port for host in hosts})
     return fy.P4MulticastGroupEntry(FLOOD_GROUP, replicas=[(port, 0) for port in ports])

@@ -1,7 +1,7 @@
-"""Stage `own`: which addresses are the switch's own, and how many keys it has been given. p4src/common/own.p4.
+"""Stage `own`: the switch's own addresses, and how many keys it has been given. p4src/common/own.p4.
 
 A switch must remember the number of keys as long as its cells, for the next controller (jobs/keys.py). P4Runtime has no
-field for that which every server keeps. But every server keeps entries until the program is loaded and all cells are
+field for this that every server keeps. But every server keeps entries until the program is loaded and all cells are
 new. So there is an entry whose action does nothing: its parameter is the number, and 16 bits of its author.
 """
 
@@ -16,7 +16,7 @@ import finsy as fy
 from wiresum.controller.p4runtime.target import NO_MAC
 
 KEYS_ADDRESS = "0.0.0.1"
-"""In 0.0.0.0/8, which is nobody's (RFC 1122)."""
+"""An address in 0.0.0.0/8, which is nobody's (RFC 1122)."""
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 
 
@@ -26,7 +26,7 @@ class KeysGiven:
 
     reserved: int
     by: int
-    """16 random bits of the controller."""
+    """Random bits of the controller that gave them, 16."""
 
 
 def keys_given(given: KeysGiven) -> fy.P4TableEntry:
@@ -48,8 +48,8 @@ def decode_keys_given(held: fy.P4TableEntry) -> KeysGiven:
 
 
 def entries(address: str, mac: str) -> list[fy.P4TableEntry]:
-    """Makes `address` the switch's, in frames to `mac`. The entry for broadcasts is for ARP requests: the program takes
-    no others."""
+    """Entries that make `address` the switch's, in frames to `mac`. The entry for broadcasts is for ARP requests: the
+    program takes no other broadcasts."""
     action = fy.Action("own_address", mac=mac)
     return [
         fy.P4TableEntry("own", match=fy.Match(address=address, destination=destination), action=action)

@@ -1,12 +1,12 @@
 """The `SwitchDriver` of a switch that runs our P4 program: bmv2, a Tofino or a pipe of one, or the software switch with
 its P4Runtime server.
 
-`desired` says what it should hold, `difference` what to change. To admit or evict a job is the difference between
-nothing and that job's entries.
+`desired` says what the switch should hold, `difference` what to change. To admit or evict a job is the difference
+between nothing and that job's entries.
 
-Pipes of one switch share a `P4Device`. Each keeps the entries of its own jobs, and those of all pipes. A switch whose
-program was loaded gets its address when the last of its pipes is reconciled: until then each pipe sees that what its
-jobs had summed is lost.
+Pipes of one switch share a `P4Device`. Each pipe keeps the entries of its own jobs, and the entries for all pipes. A
+switch whose program was loaded gets its address when the last of its pipes is reconciled: until then each pipe sees
+that the sums of its jobs are lost.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from wiresum.join.constants import STRAY_ROW
 
 
 class P4RuntimeSwitch:
-    """From construction, which does not wait for the switch, to `close`."""
+    """The driver, from construction, which does not wait for the switch, to `close`."""
 
     def __init__(
         self, target: Target, *, election_id: int, device: P4Device | None = None, times: Times | None = None
     ) -> None:
-        """`device`: what the target shares with its siblings, if it has any; they are closed together. Otherwise
-        `times` says how long the switch may take."""
+        """`device`: what the target shares with its siblings, which are closed together with it; None: the target has
+        no siblings. Then `times` says how long the switch may take."""
         self._target = target
         self.name, self.kind, self.part_of = target.name, target.kind, target.part_of
         self.parent = target.parent.name if target.parent else ""
@@ -45,15 +45,15 @@ class P4RuntimeSwitch:
         self.reaches, self.results_group = target.reaches, target.results_group
         self.on_change: Callable[[], None] = lambda: None
         self._device = device or P4Device(target, election_id=election_id, times=times)
-        self._device.add(target.name, lambda: self.on_change())  # noqa: PLW0108 - it is set later
+        self._device.add(target.name, lambda: self.on_change())  # noqa: PLW0108 - `on_change` is set later
         self._client = self._device.client
         self.wait_ready = self._client.wait_ready
         self.tables = self._device.tables
-        """What the switch holds."""
+        """Reads and writes the switch's tables."""
         self._jobs = self._device.jobs[target.name]
-        """Those that are admitted, by number."""
+        """Admitted jobs, by number."""
         self._ended: dict[int, JobCounters] = {}
-        """The last counters of those that were evicted."""
+        """The last counters of evicted jobs."""
 
     @property
     def trouble(self) -> str:
@@ -61,7 +61,7 @@ class P4RuntimeSwitch:
 
     @property
     def outranked(self) -> bool:
-        """Does another controller program the switch, as far as is known?"""
+        """True if another controller programs the switch, as far as is known."""
         return self._client.outranked
 
     def versions(self) -> Versions:
@@ -109,13 +109,13 @@ class P4RuntimeSwitch:
         return self._ended.get(job, JobCounters())
 
     def stray(self) -> JobCounters:
-        """Of all pipes, given for the first one."""
+        """The stray packets of all pipes; only the first pipe reports them."""
         return self._count(STRAY_ROW, 0) if self._target.is_first else JobCounters()
 
     def close(self) -> None:
         self._device.close()
 
-    # Whether it can.
+    # Checks.
 
     def _check_reconciled(self) -> None:
         if self._client.trouble:
@@ -136,20 +136,22 @@ class P4RuntimeSwitch:
             raise DriverError(str(error)) from None
 
     def _check_room(self, entry: JobEntry) -> None:
-        """The switch would refuse too, but bmv2 does not say why."""
+        """Raises `DriverError` if the job does not fit. The switch would refuse too, but bmv2 does not say why."""
         room, wanted = self.sizes.tables, self.needs(entry.shape)
         taken = sum((self.needs(job.shape) for job in self._device.all_jobs()), NOTHING)
         if lacking := (taken + wanted).beyond(room):
             counts = (amounts.of(lacking) for amounts in (room, taken, wanted))
             raise DriverError(shortage(lacking, self.name, *counts))
 
-    # What it does.
+    # Changes.
 
     def _reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         term = self._client.term
         runs = self._client.runs(self._target.pipeline)
         if runs is Runs.NOTHING and entries:
-            return Reconciled(reloaded=True)  # before it is loaded, which a switch of another release refuses
+            return Reconciled(
+                reloaded=True
+            )  # returns before the program is loaded, which a switch of another release refuses
         if runs is not Runs.OURS:
             self._client.load(self._target.pipeline)
         held = self.tables.held()
@@ -174,7 +176,7 @@ class P4RuntimeSwitch:
         return Reconciled(reloaded, changes, added, keys_of_others)
 
     def _admissions(self, job: JobEntry) -> set[tuple[str, bytes]]:
-        """If it has any of these, the switch has the job."""
+        """Places of the job's admissions: a switch with an entry at any of these has the job."""
         entries = self.tables.normal(desired.of_job(self._target, job))
         return {(entry.stage, entry.key) for entry in entries if entry.stage in ADMISSIONS}
 
@@ -184,11 +186,11 @@ class P4RuntimeSwitch:
         write(what.rstrip(), [entry.entity for entry in batch.entries])
 
     def _remove(self, entries: Iterable[NormalEntry], job: JobEntry) -> JobCounters:
-        """Removes what the switch has of a job; may be repeated. Returns its last counters."""
+        """Removes a job's entries; may be repeated. Returns the job's last counters."""
         counters = JobCounters()
         for batch in difference(entries, []):
             self._apply(batch, f"of job {job.job}")
-            if batch.stage == "admit":  # what comes now is not counted for this job any more
+            if batch.stage == "admit":  # packets that come now are not counted for this job any more
                 counters = self._count(self._target.row(job.job), job.workers)
         return counters
 

@@ -1,9 +1,9 @@
-"""What a program's P4Info says of its sizes, and whether this controller can write into it.
+"""The sizes that a program's P4Info says, and whether this controller can write into the program.
 
 Anybody may compile the program with other sizes than ours (p4src/common/sizes.p4). So numbers of slots, words, rows and
 entries come from the P4Info of the program that the switch is to run, and from nowhere else. What the controller's own
-code relies on must be as in the program that comes with it: keys and parameters with their widths, and what a counter's
-index is made of.
+code relies on must be as in the program that comes with the controller: keys and parameters with their widths, and what
+a counter's index is made of.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from wiresum.join.constants import FLOOD_GROUP, SWITCH_WORKERS_MAX, WORD_BYTES
 
 CELLS_OF_SLOT = 2
 CELL_BITS = 16
-"""Of a cell's number: the width of `cell_base`, which a switch of any kind adds to the number on the wire."""
+"""Bits of a cell's number: the width of `cell_base`, which a switch of any kind adds to the number on the wire."""
 SUMS, BITMAPS = "sums", "bitmaps"
-"""Registers by the last part of their names. On Tofino there is one of `sums` for each pair of words."""
+"""Registers by the last part of their names. A program for Tofino has one register `sums` for each pair of words."""
 COMPILE = "compile p4src/tna of this version"
 
 
 class PipelineError(ValueError):
-    """The compiled program cannot be used: the text says which file, and why."""
+    """Raised if a compiled program cannot be used: the text says which file, and why."""
 
 
 class Sizes(NamedTuple):
@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
 
 def parse(text: str) -> p4i.P4Info:
-    """Raises `text_format.ParseError`."""
+    """Parses P4Info. Raises `text_format.ParseError`."""
     info = p4i.P4Info()
     text_format.Parse(text, info)
     return info
@@ -48,12 +48,13 @@ def parse(text: str) -> p4i.P4Info:
 
 @functools.cache
 def ours() -> p4i.P4Info:
-    """Of the program that comes with this controller. Not to be changed."""
+    """P4Info of the program that comes with this controller. Do not change the returned message."""
     return parse(compiled.load("v1model").p4info)
 
 
 def sizes_of(info: p4i.P4Info, source: str) -> Sizes:
-    """Raises `PipelineError`, which begins with `source`, if this controller cannot use the program."""
+    """The sizes of a program. Raises `PipelineError`, which begins with `source`, if this controller cannot use the
+    program."""
     try:
         _check_written(info)
         cells, lanes = _cells(info), _lanes(info)
@@ -64,7 +65,7 @@ def sizes_of(info: p4i.P4Info, source: str) -> Sizes:
 
 
 def check_slots(slots: int) -> None:
-    """Raises `PipelineError` if some of a switch's slots have cells without a number."""
+    """Raises `PipelineError` if there are more slots than a cell's number can address."""
     most = (1 << CELL_BITS) // CELLS_OF_SLOT
     if slots > most:
         raise PipelineError(
@@ -74,7 +75,7 @@ def check_slots(slots: int) -> None:
 
 
 def _check_written(info: p4i.P4Info) -> None:
-    """Compares all that entries are made of."""
+    """Raises `PipelineError` if anything that entries are made of differs from our program."""
     found = dict(_widths(info))
     for name, width in _widths(ours()):
         if name not in found:
@@ -84,7 +85,7 @@ def _check_written(info: p4i.P4Info) -> None:
 
 
 def _widths(info: p4i.P4Info) -> Iterator[tuple[str, str]]:
-    """Keys of tables that can be written, the actions there, and parameters of these."""
+    """Names and widths of the keys, actions and parameters of all tables that can be written."""
     actions = {action.preamble.id: action for action in info.actions}
     for table in info.tables:
         if table.is_const_table:
@@ -164,7 +165,7 @@ def _lanes(info: p4i.P4Info) -> int:
 
 
 def _bits(info: p4i.P4Info, register: p4i.Register) -> int:
-    """Of one cell: a number, or the members of a structure."""
+    """Width of one cell, which is a number, or the members of a structure."""
     spec = register.type_spec
     if spec.HasField("struct"):
         members = info.type_info.structs[spec.struct.name].members

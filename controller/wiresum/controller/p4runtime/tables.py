@@ -25,18 +25,18 @@ class Tables:
         return [normal(entity, self._schema) for entity in entities]
 
     def insert(self, what: str, entities: Iterable[Entity]) -> None:
-        """`what`: for the error's text. The switch may apply entries in any order."""
+        """Inserts entries, which the switch may apply in any order. `what`: names them in an error."""
         self._client.write(what, "INSERT", self._encoded(entities))
 
     def modify(self, what: str, entities: Iterable[Entity | fy.P4CounterEntry]) -> None:
         self._client.write(what, "MODIFY", self._encoded(entities))
 
     def delete(self, what: str, entities: Iterable[Entity]) -> None:
-        """No error for entries that are not there."""
+        """Deletes entries. No error for entries that are not there."""
         self._client.write(what, "DELETE", self._encoded(entities))
 
     def read(self, what: str, entities: Sequence[AnyEntity]) -> list[AnyEntity]:
-        """Fields of `entities` that are left out match anything."""
+        """Reads entities. Fields of `entities` that are left out match anything."""
         kind = type(entities[0])
         return [kind.decode(entity, self._schema) for entity in self._client.read(what, self._encoded(entities))]
 
@@ -49,7 +49,7 @@ class Tables:
 
 
 def encode_held(schema: fy.P4Schema) -> list[p4r.Entity]:
-    """What to read for all entries of the controller's stages."""
+    """The entities to read in order to get all entries of the controller's stages."""
     tables = [fy.P4TableEntry(stage).encode(schema) for stage in STAGES if stage != GROUP]
     return [*tables, fy.P4MulticastGroupEntry().encode(schema)]
 

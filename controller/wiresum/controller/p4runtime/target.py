@@ -22,29 +22,30 @@ NO_MAC = "00:00:00:00:00:00"
 @dataclass(frozen=True)
 class Target:
     name: str
-    """For people."""
+    """Name of the switch or pipe, for people."""
     kind: str
     """One of `driver.KINDS`."""
     p4runtime: str
-    """Where its P4Runtime server listens: host:port, or unix:PATH."""
+    """The address of its P4Runtime server: host:port, or unix:PATH."""
     device: int
     pipeline: Pipeline
     address: str
-    """Of the switch in the workers' network, IPv4."""
+    """IPv4 address of the switch in the workers' network."""
     mac: str = NO_MAC
-    """For ARP; a software switch has none."""
+    """MAC address for ARP; a software switch has none."""
     hosts: tuple[Host, ...] = ()
-    """None at a software switch that any machine reaches."""
+    """Machines at the switch; empty at a software switch that any machine reaches."""
     parent: Host | None = None
-    """The switch or pipe above, at this one's port towards it. A pipe has the switch's address."""
+    """The parent switch or pipe, with this one's port towards it; None: there is none. A pipe has the switch's
+    address."""
     children: tuple[Host, ...] = ()
-    """The switches and pipes right below, likewise."""
+    """The switches and pipes right below, each with this one's port towards it."""
     elsewhere: tuple[Host, ...] = ()
-    """The machines at other switches of the tree, each at the port of this switch that leads there."""
+    """The machines at other switches of the tree, each with the port of this switch that leads there."""
     pipe: int | None = None
-    """Of a Tofino: this pipe, or the only one in use."""
+    """The pipe of a Tofino: this pipe, or the only one in use. None: the switch has no pipes."""
     part_of: str = ""
-    """The name of the switch, if other pipes of it are nodes too."""
+    """Name of the switch, if other pipes of the switch are nodes too; empty: this is a whole switch."""
     siblings: tuple[int, ...] = ()
     """The other pipes that are nodes, which share program, tables and addresses with this one."""
     beside: tuple[Host, ...] = ()
@@ -52,16 +53,16 @@ class Target:
     port: int = SWITCH_PORT
     """Base UDP port; fixed in the P4 program."""
     multicast: str = ""
-    """As in `SwitchConfig`."""
+    """First of the multicast groups for RESULTs, as in `SwitchConfig`; empty: none."""
     tls: Path | None = None
 
     def with_keys(self, identity: bytes) -> Target:
-        """The same with keys of this sequence."""
+        """This target with cells for keys of the sequence with this identity."""
         return replace(self, pipeline=replace(self.pipeline, keys=identity))
 
     @property
     def neighbours(self) -> tuple[Host, ...]:
-        """Machines, switches, and pipes behind its ports."""
+        """Machines, switches, and pipes behind the node's ports."""
         return (*self.hosts, *self.children, *((self.parent,) if self.parent else ()))
 
     @property
@@ -71,23 +72,23 @@ class Target:
 
     @property
     def is_first(self) -> bool:
-        """Is this the first of the switch's nodes, which reports what the switch has once?"""
+        """True if this is the first of the switch's nodes, which reports what the nodes share."""
         return all(self.pipe is not None and self.pipe < other for other in self.siblings)
 
     @property
     def jobs_max(self) -> int:
-        """Row 0 is for packets of no job."""
+        """How many jobs there may be. Row 0 is for packets of no job."""
         return (self.pipeline.job_rows - 1) // (PIPES_MAX if self.siblings else 1)
 
     def results_group(self, job: int) -> Endpoint | None:
         return Endpoint(str(IPv4Address(self.multicast) + job), SWITCH_PORT) if self.multicast else None
 
     def row(self, job: int) -> int:
-        """Of the job's counters and multicast group; the pipes of a switch share the rows."""
+        """Row of the job's counters, and id of its multicast group; the pipes of a switch share the rows."""
         return 1 + job if not self.siblings else 1 + PIPES_MAX * job + (self.pipe or 0)
 
     def pipe_of_row(self, row: int) -> int | None:
-        """None: not a job's row, or the switch is one node."""
+        """The pipe of a row; None: this is not a job's row, or the switch is one node."""
         return (row - 1) % PIPES_MAX if self.siblings and 0 < row < self.pipeline.job_rows else None
 
     @property
@@ -95,7 +96,7 @@ class Target:
         return self.kind != "software"
 
     def reaches(self, address: str) -> bool:
-        """Can a machine with this address be a worker at it?"""
+        """True if a machine with this address can be a worker at this switch or pipe."""
         anywhere = not (self.has_ports or self.hosts or self.parent or self.children)
         return anywhere or any(host.address == address for host in self.hosts)
 
@@ -154,12 +155,12 @@ def _outside(pipe: Node, found: Sequence[Node]) -> Iterator[Host]:
 
 
 def _neighbour(node: Node, port: int | None) -> Host:
-    """`port`: of another node, towards this one."""
+    """A node as its neighbour sees it. `port`: the neighbour's port towards this node."""
     return Host(node.name, node.switch.address, node.switch.mac or NO_MAC, port or 0)
 
 
 def _check_room(target: Target) -> None:
-    """Has the switch entries for what the configuration makes of its tables, whatever jobs there are?"""
+    """Raises `PipelineError` if the switch lacks entries for what the configuration needs without jobs."""
     if not target.has_ports:
         return
     sizes = {table.preamble.name: table.size for table in target.pipeline.p4info.tables}

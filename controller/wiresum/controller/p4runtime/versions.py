@@ -1,7 +1,7 @@
 """What a software switch says of its release, and what follows if it refuses this controller's program.
 
-A software switch has one program, that of its release. It says in its answer to Capabilities, whose field
-`experimental` a server may use as it likes, which one: as a `google.protobuf.Struct`.
+A software switch has one program, that of its release. Its answer to Capabilities says which: in the field
+`experimental`, which a server may use as it likes, as a `google.protobuf.Struct`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wiresum.controller.driver import Versions
 from wiresum.join.release import software_version
 
 CHARACTERS_MAX = 64
-"""Of what a switch says of a version."""
+"""The most characters of a version that a switch says."""
 
 
 def ours() -> Versions:
@@ -31,7 +31,7 @@ def say(answer: p4r.CapabilitiesResponse) -> None:
 
 
 def said(answer: p4r.CapabilitiesResponse) -> Versions:
-    """A switch may be anybody's, and say anything there."""
+    """The versions in an answer. A switch may be anybody's, and say anything there."""
     told = struct_pb2.Struct()
     try:
         answer.experimental.Unpack(told)
@@ -46,7 +46,8 @@ def _text(told: struct_pb2.Struct, field: str) -> str:
 
 
 def why_refused(theirs: Versions) -> str:
-    """That a switch which has refused our program has another, and which side to upgrade; empty: that is not why."""
+    """Says that a switch which has refused our program has another one, and which side to upgrade; empty: this is not
+    why it refused."""
     mine = ours()
     if theirs.digest in ("", mine.digest):
         return ""
