@@ -119,6 +119,7 @@ def test_json_lists_jobs_with_every_counter(service: WrittenService) -> None:
         "address": "10.0.0.1",
         "called_from": "",
         "certificate": "",
+        "global_rank": None,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wiresum import join
@@ -15,10 +17,11 @@ from wiresum import join
         ({"called_from": "10.1.0.7"}, "rank 3 (10.0.0.7, called from 10.1.0.7, process 9 on 'node7')"),
         ({"certificate": "vision"}, "rank 3 (10.0.0.7, certificate 'vision', process 9 on 'node7')"),
         ({"host_name": ""}, "rank 3 (10.0.0.7, process 9)"),
+        ({"global_rank": 7}, "rank 3, global rank 7 (10.0.0.7, process 9 on 'node7')"),
         ({"address": ""}, "rank 3 (process 9 on 'node7')"),
     ],
 )
-def test_verified_facts_come_before_the_workers_own_claims(fields: dict[str, str], named: str) -> None:
+def test_verified_facts_come_before_the_workers_own_claims(fields: dict[str, Any], named: str) -> None:
     peer = join.Peer(rank=3, process_id=9, host_name="node7", address="10.0.0.7")
     peer.MergeFrom(join.Peer(**{name: value for name, value in fields.items() if value}))
     for name in (name for name, value in fields.items() if not value):

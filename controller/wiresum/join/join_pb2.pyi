@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "job_token", "admission", "agreed", "can_move", "resumed", "host_id")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "job_token", "admission", "agreed", "can_move", "resumed", "host_id", "global_rank")
     class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         QUEUE: _ClassVar[JoinRequest.Admission]
@@ -55,6 +55,7 @@ class JoinRequest(_message.Message):
     CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_RANK_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     job_name: str
     rank: int
@@ -75,7 +76,8 @@ class JoinRequest(_message.Message):
     can_move: bool
     resumed: Resumed
     host_id: bytes
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ...) -> None: ...
+    global_rank: int
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ..., global_rank: _Optional[int] = ...) -> None: ...
 
 class Resumed(_message.Message):
     __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended", "job_id")
@@ -164,20 +166,22 @@ class Sharing(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("rank", "host_name", "process_id", "address", "called_from", "certificate")
+    __slots__ = ("rank", "host_name", "process_id", "address", "called_from", "certificate", "global_rank")
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CALLED_FROM_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_RANK_FIELD_NUMBER: _ClassVar[int]
     rank: int
     host_name: str
     process_id: int
     address: str
     called_from: str
     certificate: str
-    def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., address: _Optional[str] = ..., called_from: _Optional[str] = ..., certificate: _Optional[str] = ...) -> None: ...
+    global_rank: int
+    def __init__(self, rank: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., address: _Optional[str] = ..., called_from: _Optional[str] = ..., certificate: _Optional[str] = ..., global_rank: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("job", "worker", "token", "switch_name")

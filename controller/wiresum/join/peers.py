@@ -11,7 +11,8 @@ HOST_NAME_CHARACTERS_MAX = 64
 
 
 def describe_peer(peer: Peer) -> str:
-    """What the service has verified comes first, and then, quoted, what the worker says of itself."""
+    """Its ranks, then what the service has verified, and then, quoted, what the worker says of itself. In a job of a
+    subgroup a worker has two ranks, where they differ: the job's own, and the one by which people know it."""
     verified = [peer.address] if peer.address else []
     if peer.called_from not in ("", peer.address):
         verified.append(f"called from {peer.called_from}")
@@ -20,7 +21,8 @@ def describe_peer(peer: Peer) -> str:
     said = f"process {peer.process_id}"
     if peer.host_name:
         said += f" on {_cut(peer.host_name)!r}"
-    return f"rank {peer.rank} ({', '.join([*verified, said])})"
+    elsewhere = f", global rank {peer.global_rank}" if peer.HasField("global_rank") else ""
+    return f"rank {peer.rank}{elsewhere} ({', '.join([*verified, said])})"
 
 
 def why_translated(peer: Peer) -> str:

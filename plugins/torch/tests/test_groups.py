@@ -49,6 +49,22 @@ def test_new_group_of_any_subset_has_a_job_of_its_own(rank: int, size: int) -> N
 
 
 @runs_in("quartet")
+def test_errors_of_a_subgroup_name_both_ranks(rank: int, size: int) -> None:
+    """As number in the group, and as people know the worker: of different calls, and of one that left."""
+    diverging, left = dist.new_group([1, 3]), dist.new_group([1, 3])
+    if rank in (1, 3):
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.all_reduce(torch.ones(rank), group=diverging)
+        for named in ("rank 0, global rank 1 called", "rank 1, global rank 3 called"):
+            assert named in str(caught.value)
+        if rank == 1:
+            with pytest.raises(dist.DistBackendError, match=r"rank 1, global rank 3 \(127\.0\.0\.1, process \d+ on"):
+                dist.all_reduce(torch.ones(10), group=left)
+        for group in (diverging, left):
+            dist.destroy_process_group(group)
+
+
+@runs_in("quartet")
 def test_a_group_of_one_is_local(rank: int, size: int) -> None:
     groups = [dist.new_group([k]) for k in range(size)]
     tensor = torch.full((3,), float(rank))

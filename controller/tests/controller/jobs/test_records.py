@@ -16,14 +16,17 @@ def test_a_created_job_remembers_its_members_and_who_may_join_after_a_restart(st
     """A certificate without a tenant whose grant was lost gets its place again."""
     before, asker = JobsHarness(store=store), Asker("node7 at 10.0.0.7", "10.0.0.7", "ab12", "node7", own_account=True)
     token = before.jobs.create(join.CreateJobRequest(job_name="a-job", world_size=1), before.now)
-    request = join_request(tenant="node7", job_token=token, attempt="mine")
+    request = join_request(tenant="node7", job_token=token, attempt="mine", global_rank=2)
     asked = before.jobs.ask(request, before.now, asker)
     before.settle()
     after = JobsHarness(store=store, now=7.0)
     again = after.jobs.ask(request, after.now, asker)
     assert again.token == asked.token
     assert str(again) == str(asked)
-    assert "(127.0.0.1, called from 10.0.0.7, certificate 'node7', process 1000 on 'host-0')" in str(again)
+    assert (
+        "rank 0, global rank 2 (127.0.0.1, called from 10.0.0.7, certificate 'node7', process 1000 on 'host-0')"
+        in str(again)
+    )
 
 
 def test_a_running_job_goes_on_after_a_restart_and_its_workers_come_back(store: Store) -> None:

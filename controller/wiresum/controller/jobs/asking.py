@@ -64,6 +64,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         holder=asker.holder,
         called_from=asker.address,
         host_id=request.host_id,
+        global_rank=request.global_rank if request.HasField("global_rank") else None,
     )
 
 

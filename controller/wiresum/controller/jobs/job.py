@@ -165,6 +165,8 @@ class Worker:
     """Address of the worker's first Join; empty: this host, or unknown."""
     host_id: bytes = b""
     """Workers of one job with equal `host_id` and address share a stream; empty: the worker shares with nobody."""
+    global_rank: int | None = None
+    """The worker's rank in its whole program, as the worker says; None: equal to `rank`."""
 
     def __str__(self) -> str:
         return join.describe_peer(self.peer())
@@ -177,6 +179,7 @@ class Worker:
             address=self.endpoint.address,
             called_from=self.called_from,
             certificate=self.holder,
+            global_rank=self.global_rank,
         )
 
     def hang_up(self, now: float) -> None:

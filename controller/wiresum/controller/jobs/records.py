@@ -256,6 +256,9 @@ def _problems_of_endpoint(worker: Worker) -> Iterator[str]:
     ipaddress.IPv4Address(address)  # raises a ValueError
     if type(can_move) is not bool:
         yield f"rank {worker.rank}: can_move is {can_move!r}"
+    global_rank: Any = worker.global_rank
+    if global_rank is not None and (type(global_rank) is not int or not 0 <= global_rank <= _U32_MAX):
+        yield f"rank {worker.rank}: global_rank is {global_rank!r}"
 
 
 def _out_of_bounds(
@@ -325,6 +328,7 @@ def _of_worker(worker: Worker) -> dict[str, Any]:
     return {
         **{name: getattr(worker, name) for name in _WORKER_FIELDS},
         "host_id": worker.host_id.hex(),
+        "global_rank": worker.global_rank,
         "can_move": worker.can_move,
         "endpoint": list(worker.endpoint),
         "presence": worker.presence.value,
@@ -344,5 +348,6 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         presence=presence if gone else Presence.GRANTED,
         can_move=fields["can_move"],
         host_id=bytes.fromhex(fields["host_id"]),
+        global_rank=fields.get("global_rank"),
         heard_at=now,
     )

@@ -310,6 +310,8 @@ class AgentConfig:
     """Chunks in flight, at each aggregator; 0: the service decides."""
     sparse: bool = _setting(True, agreed=True)
     """Do all-reduces find blocks of zeros, and not send them?"""
+    global_rank: int = _setting(-1)
+    """This worker's rank in its whole program, for messages to people, where its job is of a subgroup; -1: the same."""
     join_timeout_s: float = _setting(
         300.0, problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}"
     )

@@ -170,6 +170,7 @@ class Membership:
             admission=admission,
             can_move=can_move,
             host_id=host_id() if config.share else b"",
+            global_rank=config.global_rank if config.global_rank not in (-1, rank) else None,
         )
         try:
             control = Control(config, world)

@@ -279,7 +279,7 @@ class WiresumBackend:
     def abort(self) -> None:
         """Ends the job for everybody, now. Pending works fail here and elsewhere."""
         if self.network is not None and not self._closed and not self.is_forked:
-            self.network.session.abort(f"rank {self.rank} called abort() on its process group")
+            self.network.session.abort(f"{self.network.name} called abort() on its process group")
             self.gloo.break_connections()
         self._close()
 
@@ -296,9 +296,9 @@ class WiresumBackend:
         if self.network is None or self._closed:
             return
         if error is None:
-            reason = f"rank {self.rank} exited without destroy_process_group()"
+            reason = f"{self.network.name} exited without destroy_process_group()"
         else:
-            reason = f"rank {self.rank} ended with {type(error).__name__}: {error}"
+            reason = f"{self.network.name} ended with {type(error).__name__}: {error}"
         self.network.session.abort(reason)
 
     def close_at_exit(self) -> None:

@@ -86,11 +86,12 @@ class CallLog:
         more: Callable[[], Sequence[Any]] = tuple,
         settings: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        named: Callable[[int], str] = "rank {}".format,
     ) -> None:
         self._store, self._rank, self._size, self._more, self._settings = store, rank, size, more, settings
         self._calls: deque[tuple[Operation, int, tuple[Any, ...]]] = deque(maxlen=KEPT)
         self._compared: str | None = None
-        self._clock = clock
+        self._clock, self._named = clock, named
 
     def note(self, operation: Operation, *fields: Any) -> None:
         """A Call's, but for the number, and from `name` to `through_gloo`."""
@@ -129,7 +130,9 @@ class CallLog:
             said.append(_Said(*json.loads(self._store.get(f"calls/{rank}"))) if there else _Said("does not say"))
         called = [one.parts for one in said if one.parts is not None]
         at = _first_difference(called)
-        return f"As number {number} " + ", ".join(f"rank {rank} {one.in_words(at)}" for rank, one in enumerate(said))
+        return f"As number {number} " + ", ".join(
+            f"{self._named(rank)} {one.in_words(at)}" for rank, one in enumerate(said)
+        )
 
     def _called(self, number: int) -> _Said:
         sleep_until(lambda: self.find(number) is not None, time.monotonic() + NOTE_S_MAX)

@@ -120,7 +120,11 @@ def _make_backend(
     native = extension.load()  # may take a while, so before members wait for each other
     # A group's timeout also limits how long its creation may take.
     patience = min(timeout, REST_TIMEOUT) if is_rest else timeout
-    config = replace(options.config(), join_timeout_s=min(patience.total_seconds(), JOIN_TIMEOUT_S_MAX))
+    config = replace(
+        options.config(),
+        join_timeout_s=min(patience.total_seconds(), JOIN_TIMEOUT_S_MAX),
+        global_rank=group.ranks[rank],
+    )
     _generations[subgroup] += 1
     name = _job_name(config, subgroup, _generations[subgroup])
     local = ""
@@ -171,7 +175,7 @@ def _make_backend(
             if isinstance(error, RuntimeError):  # Gloo's, which does not say who was lost
                 sleep_until(lambda: session.failure is not None, time.monotonic() + waits.CAUSE_S)
             failure = session.failure
-            session.abort(f"rank {rank} joined, but could not set up its process group: {error}")
+            session.abort(f"{group.named(rank)} joined, but could not set up its process group: {error}")
             session.close()
             if failure is not None and isinstance(error, RuntimeError):
                 raise as_torch_error(failure) from failure

@@ -19,9 +19,9 @@ STILL_GOES_ON = "the collective goes on, and can be waited for again"
 """After a wait that had a time-out of its own."""
 
 
-def timed_out(rank: int, timeout_s: float, what: str, why: str) -> str:
+def timed_out(who: str, timeout_s: float, what: str, why: str) -> str:
     """The text of a time-out. PyTorch's own code looks for " Timed out " in it, and for "Timed out waiting"."""
-    return f"rank {rank}: Timed out waiting {timeout_s:g} s for {what}: {why}"
+    return f"{who}: Timed out waiting {timeout_s:g} s for {what}: {why}"
 
 
 _JOIN_ERRORS: dict[str, type[Exception]] = {

@@ -46,6 +46,10 @@ class Group(NamedTuple):
     ranks: list[int]
     """Of its members, in the default group."""
 
+    def named(self, rank: int) -> str:
+        """A member for people: by its rank here, and by the one in the default group where they differ."""
+        return f"rank {rank}" if self.ranks[rank] == rank else f"rank {rank}, global rank {self.ranks[rank]}"
+
 
 class Record(NamedTuple):
     """What one group has called."""

@@ -310,7 +310,7 @@ class Gloo:
         return timeout if timeout > timedelta(0) else self.timeout
 
     def _late(self, call: GlooCall, waited_s: float) -> WiresumTimeoutError:
-        return WiresumTimeoutError(timed_out(self._rank, waited_s, call.in_full(), STILL_GOES_ON))
+        return WiresumTimeoutError(timed_out(f"rank {self._rank}", waited_s, call.in_full(), STILL_GOES_ON))
 
     def _await_end(self, check: NetworkWork) -> None:
         """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
@@ -324,7 +324,7 @@ class Gloo:
         the call, and the group goes on."""
         text = f"rank {self._rank}: {call.in_full()}, failed: {error}"
         if limit_s is not None:
-            text = timed_out(self._rank, limit_s, call.in_full(), str(error))
+            text = timed_out(f"rank {self._rank}", limit_s, call.in_full(), str(error))
         if limit_s is None and self._is_connected():
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:

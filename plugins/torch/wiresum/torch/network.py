@@ -105,7 +105,11 @@ class Network:
         """Bytes of collectives that sum (True), and of those that copy (False)."""
         more = direct.notes if direct is not None else tuple
         settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
-        self._calls = CallLog(PrefixStore("calls", store), session.rank, session.world_size, more, settings)
+        self.name = group.named(session.rank)
+        """Of this worker, for people."""
+        self._calls = CallLog(
+            PrefixStore("calls", store), session.rank, session.world_size, more, settings, named=group.named
+        )
         self._bits = bits
         self._fixed_scale = fixed_scale
         self._timeout = timeout
@@ -234,14 +238,14 @@ class Network:
 
     def _device_failed(self, call: _Call, error: Exception) -> Exception:
         """Ends the job: without this worker's part the workers would be out of step."""
-        self.session.abort(f"rank {self.session.rank}: {call.name} failed at its device: {error}")
+        self.session.abort(f"{self.name}: {call.name} failed at its device: {error}")
         return error
 
     def _device_is_late(self, call: _Call) -> Exception:
         """Ends the job: the others would wait for this worker."""
         said = Call(0, call.name, call.operator, kinds_of(call.tensors), self._timeout_s(call))
         why = "its device has not come to the call, or has not copied the tensor: something queued before hangs"
-        text = timed_out(self.session.rank, said.timeout_s, f"{said} ({said.elements()})", why)
+        text = timed_out(self.name, said.timeout_s, f"{said} ({said.elements()})", why)
         self.session.abort(text)
         return as_torch_error(CollectiveTimeoutError(text, why=why))
 
@@ -430,7 +434,7 @@ class Network:
         """The error for users, with each worker's call if these differ."""
         self._look()
         if isinstance(error, CollectiveTimeoutError) and (call := self._calls.find(error.number)) is not None:
-            text = timed_out(self.session.rank, call.timeout_s, self._in_full(call), error.why)
+            text = timed_out(self.name, call.timeout_s, self._in_full(call), error.why)
             return as_torch_error(error, text=text)
         if isinstance(error, DivergedError):
             return as_torch_error(error, self._calls.compare(error.number))
@@ -443,7 +447,7 @@ class Network:
         waits_for = next((operation for operation in operations if not operation.done()), None)
         call = self._calls.find(waits_for.number) if waits_for is not None else None
         what = self._in_full(call) if call is not None else "the collective"
-        return WiresumTimeoutError(timed_out(self.session.rank, waited_s, what, STILL_GOES_ON))
+        return WiresumTimeoutError(timed_out(self.name, waited_s, what, STILL_GOES_ON))
 
     def _in_full(self, call: Call) -> str:
         return f"{call} ({call.elements()}){call.where()}, number {call.number} of job '{self.session.job_name}'"
