@@ -22,7 +22,7 @@ from wiresum_mininet import topology
 from .leftovers import namespaces_of, now, wait_until_empty
 from .terminal import Terminal
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def start(output: Path, *arguments: str) -> Started:

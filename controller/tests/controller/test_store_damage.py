@@ -28,6 +28,8 @@ from wiresum_lab.doubles.controller import JobsHarness
 from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.doubles.workers import RESULT, DataplaneHarness, Job
 
+pytestmark = pytest.mark.slow
+
 LANES, SLOTS = 4, 16
 STOPPED_FILES = (FILE_NAME, ledger.FILE_NAME, LIFE_FILE_NAME)
 FILES = (*STOPPED_FILES, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")

@@ -33,6 +33,8 @@ from wiresum_lab.doubles.controller import Client
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.promql import Rule, Scrapes, evaluate, seconds, selectors
 
+pytestmark = pytest.mark.slow
+
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: the alerts are not read")
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

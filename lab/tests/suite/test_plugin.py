@@ -16,6 +16,8 @@ import pytest
 from wiresum_lab.patience import TimedOutError
 from wiresum_lab.processes import wait_until
 
+pytestmark = pytest.mark.slow
+
 @pytest.fixture
 def late():
     raise TimedOutError("after 60 s this was still not so: the sun rises")

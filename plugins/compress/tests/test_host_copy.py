@@ -31,7 +31,7 @@ STEPS = 3
 Keep: TypeAlias = Callable[[], object] | None
 
 # A PyTorch that came after the setup: the device is compiled here.
-pytestmark = pytest.mark.timeout(BUILD_TIMEOUT_S)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 
 @pytest.fixture(scope="module")

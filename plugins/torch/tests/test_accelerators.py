@@ -29,7 +29,7 @@ LONG = 3 * PIECE_BYTES // 4 + 777
 """Elements of four bytes: three pieces."""
 
 # A PyTorch that came after the setup: the device is compiled here.
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(BUILD_TIMEOUT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled"), pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 
 def module() -> Any:

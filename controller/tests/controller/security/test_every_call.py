@@ -32,6 +32,8 @@ from wiresum_lab.laboratory import certified_earlier
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
+pytestmark = pytest.mark.slow
+
 TENANT = "vision"
 """The tenant of the attacked job."""
 CALLERS = {
