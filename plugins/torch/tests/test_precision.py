@@ -151,3 +151,32 @@ def test_workers_with_different_precisions_get_an_error(rank: int, size: int) ->
     options = wiresum.torch.Options(precision="block" if rank == 1 else "exact")
     with pytest.raises(dist.DistBackendError, match="WIRESUM_PRECISION is "):
         dist.new_group(pg_options=options, timeout=timedelta(seconds=PATIENCE_S))
+
+
+INDEPENDENT = {
+    "exact": (wiresum.torch.Options(precision="exact"), True),
+    "fixed": (wiresum.torch.Options(fixed_scale=1024.0), True),
+    "auto": (wiresum.torch.Options(precision="auto"), False),
+    "block": (wiresum.torch.Options(precision="block"), False),
+    "adaptive": (wiresum.torch.Options(precision="adaptive"), False),
+    "16 bits": (wiresum.torch.Options(precision="block", bits=16), False),
+}
+"""For each way of rounding: whether a sum has the same bits in a batch of any size."""
+
+
+@pytest.mark.parametrize("way", INDEPENDENT)
+@runs_in("trio")
+def test_which_sums_do_not_depend_on_the_rest_of_the_batch(rank: int, size: int, way: str) -> None:
+    """One request's numbers, alone and between others of larger and smaller ones: docs/numerics.md."""
+    options, is_independent = INDEPENDENT[way]
+    group = dist.new_group(pg_options=options)
+    generator = torch.Generator().manual_seed(rank)
+    request = torch.randn(700, generator=generator)
+    sums = set()
+    for before, after in ((0, 0), (3, 0), (0, 9000), (5000, 700), (4097, 13)):
+        first, last = (scale * torch.randn(n, generator=generator) for scale, n in ((1e3, before), (1e-3, after)))
+        batch = torch.cat([first, request, last])
+        dist.all_reduce(batch, group=group)
+        sums.add(tuple(batch[before : before + len(request)].tolist()))
+    assert (len(sums) == 1) == is_independent
+    dist.destroy_process_group(group)
