@@ -1,4 +1,4 @@
-"""`python -m wiresum.cli`, where the `wiresum` script is not on the path."""
+"""Runs `wiresum` as `python -m wiresum.cli`, where the script is not on the path."""
 
 from wiresum.cli.main import main
 

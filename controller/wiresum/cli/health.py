@@ -11,7 +11,7 @@ from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import visible
 
 SERVING = "SERVING"
-"""As gRPC names it."""
+"""The healthy state, as gRPC names it."""
 
 EPILOG = """\b
 Examples:
@@ -51,7 +51,8 @@ def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> No
 
 
 def _state_of(service: Service, ready: bool, timeout_s: float) -> str:
-    """The state of one aggregator as gRPC names it, with the reason if it gives one; or why it is not known."""
+    """The state of one aggregator as gRPC names it, with the reason if the service gives one; or why the state is not
+    known."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     from wiresum.join import JOIN_SERVICE, WHY_NOT_KEY

@@ -32,11 +32,11 @@ COMPLETION_S_MAX = 1.0
 DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
-"""Names of jobs have none of these."""
+"""Characters that make an argument a pattern; names of jobs have none of these."""
 UNUSABLE = ("unreachable", "outdated")
-"""States of a switch."""
+"""States of a switch in which it cannot be programmed."""
 NAMES_SHOWN_MAX = 8
-"""Of the jobs that a drain waits for, so many are named."""
+"""How many of the jobs that a drain waits for are named."""
 
 EPILOG = """\b
 Examples:
@@ -168,12 +168,12 @@ def _counts(job: join.JobReport) -> list[str]:
 
 
 def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of jobs that a shell offers; none if no service answers."""
+    """Names of jobs, for completion in a shell; empty if no service answers."""
     return _for_shell({job.name: job.state for job in _report_for_shell(context).jobs}, incomplete)
 
 
 def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of switches that a shell offers."""
+    """Names of switches, for completion in a shell."""
     return _for_shell({switch.name: switch.kind for switch in _report_for_shell(context).switches}, incomplete)
 
 
@@ -315,10 +315,10 @@ def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int
 
 
 def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator[list[str] | ServiceError]:
-    """Yields the names of the jobs at a switch, now and whenever they change, until there are none or the time is up;
-    and while no active controller answers, once, why they are not known.
+    """Yields the names of the jobs at a switch, now and whenever they change, until there are none or the time is up.
+    While no active controller answers, the reason is yielded once instead.
 
-    If the service goes away, perhaps for an upgrade, this waits. Raises a `ServiceError` if it is refused.
+    If the service goes away, perhaps for an upgrade, this waits. Raises a `ServiceError` if the service refuses.
     """
     timing = service.timing
     give_up_at = timing.now() + timeout_s
@@ -337,7 +337,7 @@ def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator
             silent = False
             there = {switch_name, *(switch.name for switch in report.switches if switch.part_of == switch_name)}
             held = [job for job in report.jobs if job.slots and not there.isdisjoint(["", *_holding(job)])]
-            # One that cannot be programmed keeps what has ended there until it is started again.
+            # A switch that cannot be programmed keeps jobs that have ended until it is started again.
             lost = any(
                 switch.state in UNUSABLE for switch in report.switches if not switch_name or switch.name in there
             )
@@ -351,7 +351,7 @@ def _jobs_left(service: Service, switch_name: str, timeout_s: float) -> Iterator
 
 
 def _holding(job: join.JobReport) -> list[str]:
-    """The switches where it has slots."""
+    """The switches where the job has slots."""
     return [node.switch_name for node in job.switches if node.phase != "forgotten"]
 
 
@@ -381,7 +381,7 @@ def _drain(service: Service, name: str, *, resume: bool) -> int:
 
 
 def complete_record(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of jobs whose records are set aside."""
+    """Names of jobs whose records are set aside, for completion in a shell."""
     return _for_shell({each.name: each.state for each in _report_for_shell(context).set_aside}, incomplete)
 
 

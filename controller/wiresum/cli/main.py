@@ -1,7 +1,7 @@
-"""Finds the subcommands, and imports only the one that runs: `wiresum --help` is to answer at once.
+"""Finds the subcommands, and imports only the one that runs, so that `wiresum --help` answers at once.
 
-A subcommand is an entry point of the group `wiresum.commands`, so that any package can bring its own. Those of Wiresum
-itself are also listed here, for their one-line help, and for a source tree that is not installed.
+A subcommand is an entry point of the group `wiresum.commands`, so that any package can bring its own. Wiresum's own
+subcommands are also listed here, for their one-line help, and for a source tree that is not installed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXTRA_OF = {
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are asked for."""
+    """A group whose subcommands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_commands())
@@ -56,8 +56,8 @@ class LazyGroup(click.Group):
         entry = _commands().get(cmd_name)
         if entry is None:
             return None
-        # gRPC reads it when it is imported. Otherwise it would log each failed handshake, which anybody can cause, and
-        # not as JSON.
+        # gRPC reads this variable when it is imported. Otherwise gRPC would log each failed handshake, which anybody
+        # can cause, and not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             command = entry.load()
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """A subcommand may import more while it runs."""
+        """Runs a subcommand, and explains a module that the subcommand misses: it may import more while it runs."""
         try:
             return super().invoke(ctx)
         except ImportError as error:

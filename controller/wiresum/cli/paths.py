@@ -1,4 +1,4 @@
-"""`wiresum paths`."""
+"""`wiresum paths`: prints where parts of this installation are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def paths(what: str | None) -> None:
 
 
 def _docs() -> Path:
-    """Of the installation; or of the checkout that this is run from."""
+    """The pages' folder in the installation, or in the checkout that this runs from."""
     here = Path(__file__).resolve()
     installed = here.with_name("docs")
     return installed if installed.is_dir() else here.parents[3] / "docs"

@@ -27,13 +27,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class JobRates:
-    """Per second."""
+    """Rates of a job, per second."""
 
     packets: float
     results: float
     gbit: float
-    """10^9 bits of sums that each worker got back: results times the payload of a full packet. This is an upper bound,
-    since some results carry no words."""
+    """10^9 bits of sums that each worker got back: results times the payload of a full packet. The rate is an upper
+    bound, since some results carry no words."""
     resent: float
     late: float
     refused: float
@@ -46,13 +46,14 @@ Rates = Mapping[Key, JobRates]
 
 
 def key_of(job: join.JobReport) -> Key:
-    """The same job in two reports. A later job may have its name or its number; one that has both counts from zero."""
+    """Identifies a job in two reports. A later job may have its name or its number; a job that has both counts from
+    zero."""
     return job.switch_name, job.name, job.job
 
 
 def rates_of(before: Sample | None, now: Sample) -> Rates:
-    """By `key_of`. There are none for a job that was not in the earlier report, whose counters went back, or whose
-    switch does not report them."""
+    """The rates of each job by `key_of`. A job that was not in the earlier report, whose counters went back, or whose
+    switch does not report them, is absent."""
     if before is None or now.taken_at <= before.taken_at:
         return {}
     seconds = now.taken_at - before.taken_at

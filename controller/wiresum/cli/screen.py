@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 FEW_FREE = 0.1
-"""A smaller share of what is most taken is a warning."""
+"""If a smaller share is free of the resource that is most taken, this is a warning."""
 GOOD, WARN, BAD, DIM = "green", "yellow", "red", "dim"
 STATE_STYLE = {"running": GOOD, "ready": GOOD, "attending": GOOD, "ending": DIM, "left": DIM, "lost": BAD}
 STATE_STYLE |= {
@@ -48,9 +48,9 @@ SORTS: dict[str, Callable[[join.JobReport, JobRates | None], tuple[object, ...]]
 class View:
     sort: str = "results"
     job: str = ""
-    """The one whose workers are shown; "": none."""
+    """Name of the job whose workers are shown; empty: none."""
     trouble: str = ""
-    """Why there is no newer sample."""
+    """Why there is no newer sample; empty: there is one."""
     trouble_s: float = 0.0
 
 
@@ -169,7 +169,8 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
 
 
 def _tree_of(job: join.JobReport) -> Table:
-    """BEHIND: how many packets a switch's sums lag at its parent, compared with the parent's other inputs."""
+    """A table of the job's switches. BEHIND: how many packets a switch's sums lag at its parent, compared with the
+    parent's other inputs."""
     table = _table(["SWITCH", "BELOW", ">WORKERS", ">SLOTS", "HAS", ">RESULTS", ">RESENT", ">SUMS UP", ">BEHIND"])
     behind = packets_behind(job.switches, job.workers)
     silent = silent_switches(job.switches)
@@ -190,7 +191,7 @@ def _tree_of(job: join.JobReport) -> Table:
 
 
 def _table(headings: Sequence[str]) -> Table:
-    """A heading that begins with > is that of a column of numbers."""
+    """An empty table. A heading that begins with > is that of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading.lstrip(">"), justify="right" if heading[0] == ">" else "left", no_wrap=True)
@@ -202,5 +203,5 @@ def _state(state: str) -> Text:
 
 
 def _alarming(rate: float | None) -> RenderableType:
-    """A rate that should be zero."""
+    """Shows a rate that should be zero; None: unknown."""
     return UNKNOWN if rate is None else Text(f"{rate:,.0f}", WARN if rate else "")

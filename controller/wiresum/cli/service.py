@@ -1,9 +1,9 @@
 """Asks a service: the options that name it, the calls, and the errors that explain a failed call.
 
 A service is what workers join: a controller, or `wiresum switch` with its own. Where there are several (an active
-controller and a standby), the one that is active answers, whichever is named first. A standby knows only itself, so
-what it says is never the answer to a question about jobs: where no active controller answers, there is none. Where a
-job is at several aggregators, each has a service of its own, and a command is for all of them.
+controller and a standby), the active one answers, whichever is named first. A standby knows only itself, so it never
+answers a question about jobs: where no active controller answers, there is no answer. Where a job is at several
+aggregators, each has a service of its own, and a command is for all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wiresum.join import operator_pb2_grpc
 
 TIMEOUT_S = 5.0
-"""A service that has not answered by then counts as one that cannot be reached."""
+"""How long a service may take to answer; later it counts as unreachable."""
 RECONNECT_MS_MAX = 1000
 """Longest pause between two attempts of one channel: `wiresum top` is to see at once that a service is back."""
 OPTIONS = ("switch", "tls", "insecure")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ServiceError(click.ClickException):
-    """No service answered, or it refused. The text says what to do."""
+    """Raised if no service answered, or one refused. The text says what to do."""
 
     def __init__(self, text: str, *, code: str) -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class ServiceError(click.ClickException):
 
 
 class _StandsByError(Exception):
-    """The report is a standby's."""
+    """Raised for a standby's report."""
 
     def __init__(self, report: join.Report) -> None:
         super().__init__("a standby")
@@ -66,8 +66,8 @@ class Service:
         timeout_s: float = TIMEOUT_S,
         timing: Timing | None = None,
     ) -> None:
-        """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators.
-        `timeout_s` is for each report. `timing`: of who asks it again and again."""
+        """`targets` as in WIRESUM_SWITCH: commas between a service and its standbys, + between aggregators. `timeout_s`
+        is for each report. `timing`: the clock of a command that asks repeatedly."""
         from wiresum.join.constants import CONTROL_PORT
 
         if targets == "local":
@@ -105,7 +105,7 @@ class Service:
         return "+".join(map(",".join, self._groups))
 
     def aggregators(self) -> list[Service]:
-        """The service of each aggregator alone. They live as long as this one."""
+        """The services of the single aggregators. They live as long as this service."""
         parts = [
             Service(",".join(group), tls=self.tls, insecure=self.insecure, timeout_s=self.timeout_s, timing=self.timing)
             for group in self._groups
@@ -115,9 +115,9 @@ class Service:
         return parts
 
     def report(self, timeout_s: float | None = None) -> join.Report:
-        """All jobs and switches as they are now, in the words of the active controller. Raises a `ServiceError`.
+        """All jobs and switches as they are now, as the active controller reports them. Raises a `ServiceError`.
 
-        Of several aggregators it is one report, in which each switch's name says at which of them it is.
+        For several aggregators the report is one, in which each switch's name says at which of them it is.
         """
         from wiresum import join
 
@@ -136,8 +136,8 @@ class Service:
         return merged
 
     def standbys(self) -> Mapping[str, join.Report]:
-        """By endpoint, what those that stand by say of themselves: their age, the switches that they reach, and for how
-        long they have seen no life of the active controller."""
+        """By endpoint, what each standby says of itself: its age, the switches that it reaches, and for how long it has
+        seen no life of the active controller."""
         found: dict[str, join.Report] = {}
         for target in self.targets:
             try:
@@ -152,7 +152,7 @@ class Service:
         return self._first_active(group, lambda target: self._ask_for_report(target, timeout_s), tries_all=True)
 
     def _ask_for_report(self, target: str, timeout_s: float) -> join.Report:
-        """Raises a `_StandsByError` instead of a standby's."""
+        """Asks one service for its report. Raises a `_StandsByError` instead of returning a standby's report."""
         from wiresum import join
         from wiresum.join import operator_pb2_grpc
 
@@ -176,7 +176,7 @@ class Service:
         return join.EndedJobs(jobs=found)
 
     def _ended(self, timeout_s: float) -> Iterator[join.EndedJob]:
-        """Page by page. They end: each is of an earlier time than the one before."""
+        """Yields ended jobs page by page. The pages end: each is of an earlier time than the former one."""
         from wiresum import join
         from wiresum.join import operator_pb2_grpc
 
@@ -193,8 +193,8 @@ class Service:
             request.page = reply.next_page
 
     def tell(self, call: Callable[[operator_pb2_grpc.OperatorServiceStub], T]) -> T:
-        """Makes a call that changes something; raises a `ServiceError`. Only one aggregator may be named, since only
-        that one changes."""
+        """Makes a call that changes something; raises a `ServiceError`. Only one aggregator may be named, since a call
+        changes only one."""
         if len(self._groups) > 1:
             raise ServiceError(
                 f"{len(self._groups)} aggregators are named ({self.switch}), and this changes one: name it with "
@@ -209,16 +209,17 @@ class Service:
         """Makes a call at the first service that takes it; raises a `ServiceError`. `changes`: the call changes
         something.
 
-        After UNAVAILABLE it tries the next one: a service that cannot be reached, or a standby, has changed nothing.
-        One that does not answer in time may yet carry out a change, which the error says.
+        After UNAVAILABLE the next service is tried: a service that cannot be reached, or a standby, has changed
+        nothing. A service that does not answer in time may yet carry out a change, which the error says.
         """
         return self._first_active(self.targets, lambda target: call(self._channel(target)), changes=changes)
 
     def _first_active(
         self, group: Sequence[str], call: Callable[[str], T], *, tries_all: bool = False, changes: bool = False
     ) -> T:
-        """The answer of the first that serves. `tries_all`: also after one has refused. Raises a `ServiceError` about
-        one that does not stand by, if there is one, since that is the one to look after; it says which stand by."""
+        """Returns the answer of the first service that serves. `tries_all`: tries the next one also after a refusal.
+        Raises a `ServiceError` about a service that does not stand by, if there is one, since the operator should look
+        after that service; the error says which stand by."""
         errors: list[ServiceError] = []
         standbys: list[str] = []
         for target in group:
@@ -268,7 +269,8 @@ class Service:
         return self._channels[target]
 
     def _explain(self, target: str, error: Exception, *, changes: bool = False) -> ServiceError:
-        """Raises what is no failure of a call. `changes`: the call would have changed something."""
+        """Explains a failed call; raises an error that is no failure of a call. `changes`: the call would have changed
+        something."""
         import grpc
 
         from wiresum.join import REFUSED_KEY
@@ -300,8 +302,8 @@ class Service:
             if not self.tls and not nobody_took_it:
                 text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"
         elif code is grpc.StatusCode.CANCELLED:
-            # We never cancel. The code must not become UNAVAILABLE, after which `ask` tries the next service: this one
-            # may have carried out the call.
+            # We never cancel. The code must not become UNAVAILABLE, after which `ask` tries the next service: this
+            # service may have carried out the call.
             text = f"cannot ask the service at {target}: it went away while it was asked ({details})"
         else:
             text = f"asking the service at {target} failed: {details} ({code.name})"
@@ -309,7 +311,7 @@ class Service:
 
 
 def about_standby(service: join.ServiceReport) -> str:
-    """What it says of itself, a clause."""
+    """What a standby says of itself, a clause."""
     silent_s = service.active_silent_seconds
     seen = (
         f"it has seen no life of the active controller for {silent_s:.1f} s"
@@ -320,7 +322,7 @@ def about_standby(service: join.ServiceReport) -> str:
 
 
 def _is_of_standby(error: Exception) -> bool:
-    """Does a standby turn the call away?"""
+    """True if a standby turned the call away."""
     from wiresum import join
 
     details = getattr(error, "details", None)
@@ -328,7 +330,8 @@ def _is_of_standby(error: Exception) -> bool:
 
 
 def _add(merged: join.Report, report: join.Report) -> None:
-    """Adds the report of one more aggregator. What it says of the service is the first one's; refusals are added up."""
+    """Adds the report of one more aggregator. The part about the service is the first aggregator's; refusals are added
+    up."""
     merged.jobs.extend(report.jobs)
     merged.switches.extend(report.switches)
     if not merged.HasField("service"):
@@ -380,7 +383,8 @@ def service_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def _inherited(context: click.Context, name: str, value: Any) -> Any:
-    """The group's value, if only the group was given one on the command line."""
+    """The value of the group's option, if only the group was given the option on the command line; otherwise the
+    command's."""
     parent = context.parent
     given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     if given or parent is None or parent.get_parameter_source(name) is not ParameterSource.COMMANDLINE:

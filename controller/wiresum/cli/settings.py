@@ -1,4 +1,4 @@
-"""`wiresum settings`."""
+"""`wiresum settings`: lists the environment variables that a worker reads."""
 
 from __future__ import annotations
 

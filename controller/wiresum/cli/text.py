@@ -26,24 +26,25 @@ def visible(text: str) -> str:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Like "4 out of lease, 2 unknown"."""
+    """Counts in words, as "4 out of lease, 2 unknown"."""
     return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()))
 
 
 RESOURCES = {"slots": "slots", "jobs": "jobs", "multicast_groups": "multicast groups"}
-"""In words; the others are entries of tables."""
+"""Names of resources in words; all other resources are entries of tables."""
 
 
 def most_taken(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[str, float]:
-    """Of a switch's resources the one of which the smallest share is free, and that share. Empty: it has none."""
+    """The resource of a switch whose smallest share is free, and this share. An empty name: the switch reports no
+    resources."""
     shares = {name: (room[name] - taken.get(name, 0)) / room[name] for name in room if room[name]}
     name = min(shares, key=lambda name: (shares[name], name), default="")
     return name, shares.get(name, 1.0)
 
 
 def scarcest(room: Mapping[str, int], taken: Mapping[str, int]) -> tuple[float, str]:
-    """The share that is free of what is `most_taken`, and in words how much that is, like "96 of 4096 entries of table
-    admit"."""
+    """The free share of the resource that is `most_taken`, and in words how much is free, as "96 of 4096 entries of
+    table admit"."""
     name, share = most_taken(room, taken)
     what = RESOURCES.get(name, f"entries of table {name}")
     return share, f"{max(0, room[name] - taken.get(name, 0))} of {room[name]} {what}" if name else ""
@@ -55,13 +56,13 @@ def switches_of(root: str, count: int) -> str:
 
 
 def workers_of(job: join.JobReport) -> str:
-    """How many have joined, of how many, and how many streams they have to their switches if some share one."""
+    """How many workers have joined, of how many, and how many streams they have to their switches if some share one."""
     shared = f" in {job.streams}" if 0 < job.streams < job.joined else ""
     return f"{job.joined}/{job.world_size}{shared}"
 
 
 def duration(seconds: float) -> str:
-    """Like 9s, 3m05s, 2h07m, 3d04h."""
+    """A duration as 9s, 3m05s, 2h07m, or 3d04h."""
     minutes, whole = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -73,13 +74,14 @@ def duration(seconds: float) -> str:
 
 
 COUNTED = ("packets", "results", "stray_packets")
-"""Fields of a job, or a switch, that may be `uncounted`; so are the contributions of a job's parts."""
+"""Fields of a job, or a switch, that may be `uncounted`; the contributions of a job's parts may be, too."""
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Every field of a message under its own name, absent ones and what is `uncounted` as None.
+    """Every field of a message under its own name; absent and `uncounted` fields are None.
 
-    Protobuf's own JSON mapping turns 64-bit integers into strings and leaves zeros out. Scripts want to add them up.
+    Protobuf's own JSON mapping turns 64-bit integers into strings and leaves zeros out, and scripts want to add them
+    up.
     """
     found = {field.name: _value(message, field) for field in message.DESCRIPTOR.fields}
     if found.get("uncounted"):

@@ -1,4 +1,4 @@
-"""What commands go by that ask again and again. A test gives them another one, as the `obj` of click's context."""
+"""The clock of commands that ask repeatedly. A test passes its own as the `obj` of click's context."""
 
 from __future__ import annotations
 

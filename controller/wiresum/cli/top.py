@@ -69,7 +69,7 @@ def top(service: Service, job: str, sort: str, interval_s: float, once: bool, as
 
 @dataclass
 class Watch:
-    """The newest two samples of a service, whether it answers or not."""
+    """The newest two samples of a service, whether the service answers or not."""
 
     service: Service
     before: Sample | None = None

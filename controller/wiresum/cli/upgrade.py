@@ -1,4 +1,5 @@
-"""`wiresum upgrade --check`: can a cluster be upgraded to this installation while jobs run, and in which order?"""
+"""`wiresum upgrade --check`: says whether a cluster can be upgraded to this installation while jobs run, and in which
+order."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ Examples:
 @dataclass
 class Plan:
     parts: list[str] = field(default_factory=list)
-    """What each controller and switch is, and its versions."""
+    """A line for each controller and switch, with its versions."""
     steps: list[str] = field(default_factory=list)
-    """What is left to do, in this order."""
+    """The steps that are left to do, in this order."""
     lost: list[str] = field(default_factory=list)
-    """What running jobs lose by it."""
+    """What running jobs lose by the upgrade."""
     problems: list[str] = field(default_factory=list)
-    """Why it cannot be done while jobs run."""
+    """Why the upgrade cannot be done while jobs run."""
 
 
 @click.command(epilog=EPILOG)
@@ -112,7 +113,7 @@ def visible_lines(found: Plan, ours: Mapping[str, str]) -> str:
 
 
 def plan(reports: Mapping[str, join.Report | str], ours: Mapping[str, str]) -> Plan:
-    """`reports`: of each controller, or why it gave none."""
+    """Plans an upgrade. `reports`: the report of each controller, or why it gave none."""
     found = Plan()
     serving: dict[str, join.Report] = {}
     standbys: dict[str, join.Report] = {}
@@ -159,11 +160,11 @@ def _problems(report: join.Report, theirs: Mapping[str, str], ours: Mapping[str,
 def _steps(
     report: join.Report, active: str, standbys: list[str], ours: Mapping[str, str], *, alone: bool
 ) -> Iterator[str]:
-    """`active` and `standbys`: those to upgrade."""
+    """Yields the steps. `active` and `standbys`: the controllers to upgrade."""
     switches = _older(report, ours)
     first = ""
     if active and len(switches) > 1 and any(of_service(report.service)[what] != ours[what] for what in PROGRAM):
-        # It is there for jobs as soon as an upgraded controller serves, which cannot use the others.
+        # Jobs can use this switch as soon as an upgraded controller serves, which cannot use the others.
         first = min(switches, key=lambda name: switches[name])
         yield f"{first}: wiresum jobs drain {first} --wait; {RESTART}, and leave it drained"
     for target in standbys:
@@ -191,7 +192,7 @@ def _older(report: join.Report, ours: Mapping[str, str]) -> dict[str, int]:
 
 
 def _is_served(switch: join.SwitchReport) -> bool:
-    """By its own process: one that a controller programs has the switch program."""
+    """True if the switch is served by its own process; a switch that a controller programs has a switch program."""
     return bool(switch.software_version) and not switch.program_version
 
 

@@ -1,4 +1,4 @@
-"""What this installation has, and what a report says that others have."""
+"""Versions of this installation, and of others as a report gives them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "grpcio", "protobuf", "numpy")
 
 
 def installed() -> dict[str, str]:
-    """By name, for people and as JSON."""
+    """Versions of this installation by name, for people and as JSON."""
     program = compiled.load("v1model")
     return {
         "wiresum": software_version(),
@@ -32,7 +32,7 @@ def installed() -> dict[str, str]:
 
 
 def of_packages() -> dict[str, str]:
-    """Of what this installation uses; empty: it is not installed."""
+    """Versions of the packages that this installation uses; empty: the package is not installed."""
     found = dict.fromkeys(PACKAGES, "")
     for name in found:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -41,7 +41,7 @@ def of_packages() -> dict[str, str]:
 
 
 def of_service(service: join.ServiceReport) -> dict[str, str]:
-    """Likewise of a controller."""
+    """Versions of a controller, by the names that `installed` uses."""
     return {
         "wiresum": service.software_version,
         "join protocol": str(service.join_protocol),
@@ -52,7 +52,7 @@ def of_service(service: join.ServiceReport) -> dict[str, str]:
 
 
 def of_switch(switch: join.SwitchReport) -> str:
-    """For people; empty if it has not said."""
+    """Versions of a switch in words; empty if the switch has not said."""
     known = [f"wiresum {switch.software_version}"] if switch.software_version else []
     return ", ".join([*known, *([f"program {switch.program_version}"] if switch.program_version else [])])
 

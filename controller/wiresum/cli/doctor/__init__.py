@@ -1,4 +1,4 @@
-"""`wiresum doctor`: a module for each subject that it looks at, and one that puts them together."""
+"""`wiresum doctor`: a module for each subject that the command checks, and one for the command itself."""
 
 from wiresum.cli.doctor.command import doctor
 

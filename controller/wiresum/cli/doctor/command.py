@@ -153,12 +153,12 @@ def _examine_jobs(service: Service, name: str) -> Iterator[Finding]:
 
 
 def _control_address(service: Service) -> str:
-    """IPv4 of the first endpoint. Raises `OSError`."""
+    """IPv4 address of the first endpoint. Raises `OSError`."""
     return hosts.addresses_of(service.targets[0].rpartition(":")[0], socket.AF_INET)[0]
 
 
 def _agent_config(service: Service, address: str) -> AgentConfig:
-    """The settings of a worker here, without the token of its job."""
+    """The settings of a worker on this host, without the token of its job."""
     from wiresum.agent import AgentConfig
 
     return AgentConfig.from_environment(

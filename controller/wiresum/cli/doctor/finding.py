@@ -19,11 +19,11 @@ INDENT = " " * 11
 class Level(enum.Enum):
     OK = "ok"
     NOTE = "note"
-    """Nothing is wrong, but it may explain something."""
+    """Nothing is wrong, but the finding may explain something."""
     WARNING = "warning"
-    """It works, but slowly, or not for long."""
+    """The job works, but slowly, or not for long."""
     PROBLEM = "problem"
-    """It does not work."""
+    """The job does not work."""
 
 
 COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -33,10 +33,10 @@ COLOURS = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level
 class Finding:
     level: Level
     check: str
-    """A short name for scripts, the same in all versions."""
+    """A short name for scripts, equal in all versions."""
     what: str
     why: str = ""
-    """Why it matters."""
+    """Why the finding matters."""
     advice: str = ""
     """What to do."""
 

@@ -1,7 +1,7 @@
 """Checks whether this host is fit to be a worker. Changes nothing.
 
-It opens a socket like the agent's to see what the kernel grants. Settings would not tell: a process with the right to
-exceed their limits does so.
+The check opens a socket like the agent's to see what the kernel grants. The kernel's settings would not tell: a process
+with the right to exceed their limits does so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wiresum.join.constants import SOCKET_BUFFER_BYTES
 from wiresum.join.lanes import lanes_of_mtu
 
 CORES_LEAST = 2
-"""One for the computation, one for the packets."""
+"""One core for the computation, one for the packets."""
 USUAL_MTU = 1500
 
 # From linux/udp.h and asm/socket.h; Python has no names for them.
@@ -33,7 +33,7 @@ class HostFacts:
     cores: int
     """Cores that this process may run on."""
     quota_cores: float | None
-    """As many as its control group may use at once; None: all."""
+    """How many cores the process's control group may use at once; None: all."""
     governors: Mapping[str, int]
     """Number of cores by frequency governor; empty: the kernel shows none, as in virtual machines."""
     receive_buffer_bytes: int
@@ -53,12 +53,13 @@ class Drops:
     """Datagrams that were lost on this host since it was started."""
 
     no_buffer: int
-    """A socket's buffer was full."""
+    """Datagrams that were lost because a socket's buffer was full."""
     at_interface: int
 
 
 def gather(control_address: str, address: str = "", root: Path = Path("/")) -> HostFacts:
-    """Without `address`, the one that routes to the switch. Raises `OSError` if there is no route to it."""
+    """Collects facts about this host. Without `address`, its address is the one that routes to the switch. Raises
+    `OSError` if there is no route to the switch."""
     try:
         address = address or _native.source_address(control_address)
         mtu = _native.path_mtu(address, control_address)
@@ -91,7 +92,8 @@ def drops(interface: str, root: Path = Path("/")) -> Drops:
 
 
 def doubt_about_frames(interface: str) -> str:
-    """Why what leaves by this interface may arrive in vain, and what to do; empty if there is no such doubt."""
+    """Says why frames that leave by this interface may arrive with wrong checksums, and what to do; empty if there is
+    no such doubt."""
     left = left_to_card(interface) if driver_of(interface) == "veth" else ()
     if "tx" not in left:
         return ""
@@ -103,7 +105,8 @@ def doubt_about_frames(interface: str) -> str:
 
 
 def interface_towards(target: str) -> str:
-    """`target`: host:port. Empty if there is no way, or the kernel names no interface."""
+    """The interface that routes to `target`, host:port. Empty if there is no route, or the kernel names no
+    interface."""
     try:
         address = hosts.addresses_of(target.rpartition(":")[0], socket.AF_INET)[0]
         return name_of(_native.source_address(address)) or ""
@@ -112,7 +115,8 @@ def interface_towards(target: str) -> str:
 
 
 def findings(facts: HostFacts, transport: str = "udp") -> Iterator[Finding]:
-    """Checks sockets only if packets pass through the kernel's, and routes only if the kernel has the address."""
+    """Checks sockets only if packets pass through the kernel's sockets, and routes only if the kernel has the
+    address."""
     yield _cores(facts)
     if facts.governors and set(facts.governors) != {"performance"}:
         yield _governor(facts.governors)
@@ -194,7 +198,7 @@ def _mtu(facts: HostFacts) -> Finding:
 
 
 def _try_socket() -> tuple[int, int, bool, bool]:
-    """Bytes that the kernel gives to receive and to send, and whether it has GSO and GRO."""
+    """Bytes that the kernel gives to receive and to send, and whether the kernel has GSO and GRO."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         sizes = []
         for forced, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
@@ -215,7 +219,8 @@ def _set(trial: socket.socket, level: int, option: int, value: int) -> bool:
 
 
 def _quota_cores(root: Path) -> float | None:
-    """From control groups of version 2, as a container sees its own."""
+    """Cores that the control group allows, from control groups of version 2, as a container sees its own; None: no
+    limit is known."""
     try:
         quota, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)

@@ -1,4 +1,4 @@
-"""Finds out what is wrong with a job, from two reports a moment apart. Pure."""
+"""Finds out what is wrong with a job, from two reports some time apart. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from wiresum import join
 
 ANSWERS_MANY = 3
-"""To single workers, while no result comes. One or two may have been on their way."""
+"""How many answers to single workers count as many, while no result comes. One or two may have been on their way."""
 RESENT_MANY = 0.01
-"""Fraction of results that were asked for again. Fewer are not worth a warning."""
+"""Fraction of results that were asked for again. A smaller one is not worth a warning."""
 EVERY_WORKER = "a sum needs every worker"
 LOOK_AT_LAGGARD = (
     "that rank is in its computation, or loads data, or hangs: look at its process (py-spy dump). If its packets were "
@@ -27,7 +27,7 @@ LOOK_AT_LAGGARD = (
 
 
 def findings(before: Sample, now: Sample, name: str = "") -> Iterator[Finding]:
-    """About the job of this name, or about all jobs."""
+    """Findings about the job of this name, or about all jobs if the name is empty."""
     found = [job for job in now.report.jobs if name in ("", job.name)]
     if not found:
         yield _not_there(name, now.report) if name else ok("jobs", "there are no jobs")
@@ -137,8 +137,8 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
 
 
 def _laggards(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
-    """Workers that keep the others waiting: they are behind in both reports. One that asks for sums meanwhile, and is
-    answered in vain, does not hear; one that computes asks for nothing."""
+    """Finds workers that keep the others waiting: they are behind in both reports. A worker that asks for sums
+    meanwhile, and is answered in vain, does not receive; a worker that computes asks for nothing."""
     behind = _behind(earlier) & _behind(job)
     if len(behind) == len(job.workers):
         return
@@ -164,7 +164,7 @@ def _laggards(job: join.JobReport, earlier: join.JobReport, watched_s: float) ->
 
 
 def _deaf_without_laggard(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
-    """At the end of a tensor nobody is behind a worker that does not hear its last sums."""
+    """Finds a worker that does not receive the last sums of a tensor, where no worker is behind."""
     answered = _answered_in_vain(job, earlier)
     if answered and not _behind(job):
         yield _somebody_is_deaf(job, answered, watched_s)
@@ -190,14 +190,14 @@ def _advice_for_deaf(worker: join.WorkerReport) -> str:
 
 
 def _answered_in_vain(job: join.JobReport, earlier: join.JobReport) -> int:
-    """Answers of the switch to single workers, between two reports without a result in between; 0: too few to say
-    something. A worker asks five times a second at least."""
+    """How many answers the switch sent to single workers between two reports without a result in between; 0: too few to
+    prove anything. A worker asks five times a second at least."""
     answered = job.packets.get("resent", 0) - earlier.packets.get("resent", 0)
     return answered if answered >= ANSWERS_MANY else 0
 
 
 def _lagging_switches(job: join.JobReport, earlier: join.JobReport, watched_s: float) -> Iterator[Finding]:
-    """Switches whose sums do not reach the switch above: they are behind in both reports, and no worker is."""
+    """Finds switches whose sums do not reach their parent: the switch is behind in both reports, and no worker is."""
     if _behind(job):
         return
     lagging, lagged = (packets_behind(report.switches, report.workers) for report in (job, earlier))
@@ -213,13 +213,14 @@ def _lagging_switches(job: join.JobReport, earlier: join.JobReport, watched_s: f
 
 
 def _stuck_since(job: join.JobReport, before: Sample) -> join.JobReport | None:
-    """The same job in the report before, if no result came in between."""
+    """This job in the report before, if no result came in between; otherwise None."""
     earlier = {key_of(old): old for old in before.report.jobs}.get(key_of(job))
     return earlier if earlier is not None and earlier.results == job.results else None
 
 
 def _behind(job: join.JobReport) -> set[int]:
-    """Workers of which the switch has fewer packets. Of those that share a stream, those that have begun less."""
+    """Ranks of workers of which the switch has fewer packets; among workers that share a stream, of those that have
+    begun fewer collectives."""
     newest = max((worker.contributions for worker in job.workers), default=0)
     behind = [worker for worker in job.workers if worker.contributions < newest]
     said = latest(worker.tensor_said for worker in job.workers if worker.HasField("tensor_said"))

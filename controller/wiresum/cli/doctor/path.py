@@ -1,7 +1,7 @@
 """Checks the path of the data: joins a job of its own, and sums a tensor through the switch.
 
-Both of its workers are in this process. One would not do: a switch that adds wrongly may still return a single
-worker's numbers unchanged.
+The job has two workers, both in this process. A single one would prove less: a switch that adds wrongly may still
+return one worker's numbers unchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ WORKERS = 2
 JOIN_S_MAX = 15.0
 SUM_S_MAX = 30.0
 LOSS_MUCH = 0.001
-"""Fraction of packets. A healthy network loses fewer."""
+"""Fraction of packets lost. A healthy network loses fewer."""
 WATCH_S = 0.5
-"""How often the service is asked meanwhile what the switch has counted."""
+"""How often the service is asked, while the job runs, what the switch has counted."""
 SLOTS = 64
-"""The job asks for so many: enough to measure, and no burden for other jobs."""
+"""How many slots the job asks for: enough to measure, and no burden for other jobs."""
 JOB = "wiresum:job/"
-"""How the names begin by which a certificate says which jobs its holder may join."""
+"""Prefix of the names in a certificate that say which jobs its holder may join."""
 SAME_WAY = "training would fail in the same way"
 AS_A_WORKER = (
     "this joins as a worker does, a job of its own named doctor-...: run it with a worker's settings (WIRESUM_TLS, "
@@ -46,7 +46,7 @@ AS_A_WORKER = (
 
 @dataclass(frozen=True)
 class Trial:
-    """What one worker saw."""
+    """What one worker saw of the trial."""
 
     wrong: int
     """How many of the `numbers` sums were wrong."""
@@ -58,21 +58,21 @@ class Trial:
 
 @dataclass
 class Seen:
-    """What is known of the trial's packets if it fails."""
+    """What is known of the trial's packets, for the case that the trial fails."""
 
     counted: int | None = None
-    """By the switch; None: it has not said."""
+    """Packets that the switch has counted; None: the switch has not said."""
     results: int = 0
-    """Sums that were complete there."""
+    """Sums that were complete at the switch."""
     came_back: int = 0
     """Sums that came back to a worker."""
     slow: str = ""
-    """Why a switch did not say what it counted, if it did not once."""
+    """Why a switch did not say what it counted, if this happened at least once."""
 
 
 def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, service: Service) -> Iterator[Finding]:
-    """`interfaces`: those that data goes through. Their counters of dropped packets are read. `service`: it is asked
-    what became of the packets if they do not come back."""
+    """Findings about the path. `interfaces`: the ones that data goes through, whose counters of dropped packets are
+    read. `service`: is asked what became of the packets if they do not come back."""
     name = job_name(config.tls)
     config = replace(config, join_timeout_s=JOIN_S_MAX, slots=SLOTS)
     before = _drops_at(interfaces)
@@ -89,11 +89,11 @@ def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, s
 
 
 def job_name(tls: str) -> str:
-    """Of the doctor's own job: one that the certificate in `tls` allows, unless it allows single names alone."""
+    """Name of the doctor's own job: one that the certificate in `tls` allows, unless it allows single names alone."""
     own = f"doctor-{socket.gethostname()}-{os.getpid()}"
     try:
         names = credentials.load(tls).names if tls else ()
-    except credentials.CredentialsError:  # which joining says, too
+    except credentials.CredentialsError:  # joining reports this error, too
         names = ()
     patterns = [unquote(name.removeprefix(JOB)) for name in names if name.startswith(JOB)]
     fitting = (pattern.replace("*", own, 1).replace("*", "") for pattern in patterns)
@@ -107,12 +107,12 @@ def job_name(tls: str) -> str:
 
 def _drops_at(interfaces: Collection[str]) -> Drops:
     each = [drops(interface) for interface in interfaces]
-    return Drops(each[0].no_buffer, sum(one.at_interface for one in each))  # buffers are the host's
+    return Drops(each[0].no_buffer, sum(one.at_interface for one in each))  # buffers are counted for the whole host
 
 
 @contextlib.contextmanager
 def _watched(service: Service, name: str, seen: Seen) -> Iterator[None]:
-    """Notes meanwhile what the service says of the job; after it has ended nobody knows that any more."""
+    """Notes, while the block runs, what the service says of the job; after the job has ended nobody knows."""
     over = threading.Event()
 
     def watch() -> None:
@@ -130,7 +130,7 @@ def _watched(service: Service, name: str, seen: Seen) -> Iterator[None]:
 
 
 def _note(report: join.Report, name: str, seen: Seen) -> None:
-    """Counters of a job only grow, and so does what is seen."""
+    """Notes what a report says of the job. Counters of a job only grow, and so does what is noted."""
     for job in report.jobs:
         if job.name == name and job.slots and not job.uncounted:
             seen.counted = max(seen.counted or 0, sum(job.packets.values()))
@@ -139,7 +139,7 @@ def _note(report: join.Report, name: str, seen: Seen) -> None:
 
 
 def _try(config: AgentConfig, name: str, *, numbers: int, seen: Seen) -> list[Trial]:
-    """Both workers sum random numbers. Raises the first error."""
+    """Lets both workers sum random numbers. Raises the first error."""
     values = [array.array("I", secrets.token_bytes(4 * numbers)) for _ in range(WORKERS)]
     expected = array.array("I", (sum(column) & 0xFFFFFFFF for column in zip(*values, strict=True)))
     results: list[Trial | BaseException | None] = [None] * WORKERS
@@ -168,7 +168,7 @@ def _try(config: AgentConfig, name: str, *, numbers: int, seen: Seen) -> list[Tr
 def _sum(
     config: AgentConfig, name: str, rank: int, values: array.array[int], expected: array.array[int], seen: Seen
 ) -> Trial:
-    # Each has a stream of its own: else no packet would leave this host.
+    # Each worker has a stream of its own: otherwise no packet would leave this host.
     session = Session.join(replace(config, share=False), job_name=name, rank=rank, world_size=WORKERS)
     try:
         sums = array.array("I", bytes(4 * len(values)))
@@ -184,7 +184,7 @@ def _sum(
 
 
 def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
-    """`doubt`: about this host's frames."""
+    """The finding for a failed trial. `doubt`: about this host's frames."""
     code = getattr(error, "code", "")
     if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         return problem("join", str(error), SAME_WAY, AS_A_WORKER)
@@ -199,7 +199,7 @@ def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
 
 
 def _where_it_stops(seen: Seen, frames: str) -> tuple[str, str]:
-    """Up to where packets got, and what to do about that."""
+    """Says how far packets got, and what to do."""
     firewall = "a firewall here or there must let UDP pass between the switch's 16 data ports and this host"
     if seen.came_back or seen.slow:
         evidence = f"{seen.came_back} sums came back" if seen.came_back else seen.slow
@@ -279,7 +279,7 @@ def _again(stats: TrafficStats) -> int:
 
 
 def _where_lost(trials: list[Trial]) -> str:
-    """Which of several aggregators the packets were for."""
+    """Says for which of several aggregators the packets were; empty if there is only one."""
     parts = list(zip(*(trial.stats.aggregators for trial in trials), strict=True))
     if len(parts) == 1:
         return ""

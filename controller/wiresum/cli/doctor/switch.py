@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 3.0
 EXPIRY_NEAR = timedelta(days=30)
 SLOTS_FEW = 0.1
-"""Fraction of all slots, and of every other resource. If fewer are free the next job may have to wait."""
+"""Fraction of the slots, and of every other resource. If a smaller part is free the next job may have to wait."""
 REFUSALS_SHOWN = {
     "came without a certificate that the service knows": ("unauthenticated",),
     "had a certificate of another role": ("role",),
@@ -31,11 +31,12 @@ REFUSALS_SHOWN = {
     "came too often, or too many at once, from one address, certificate or tenant": ("rate", "calls", "connections"),
     "were no messages of this service": ("malformed", "oversized", "silent", "unimplemented", "invalid_argument"),
 }
-"""Requests that an operator may want to look into, and the reasons for which they are refused. Others are usual."""
+"""Requests that an operator may want to look into, and the reasons for which they are refused. Other refusals are
+usual."""
 
 
 def findings(service: Service) -> Iterator[Finding]:
-    """About all endpoints, and about the switches of the active one."""
+    """Findings about all endpoints, and about the switches of the active one."""
     reached, found = endpoints(service)
     yield from found
     if not reached:
@@ -59,8 +60,8 @@ def findings(service: Service) -> Iterator[Finding]:
 
 
 def endpoints(service: Service) -> tuple[list[str], list[Finding]]:
-    """Those that can be reached, and findings about all of them and their certificates. Any gRPC service may be
-    there."""
+    """The endpoints that can be reached, and findings about all endpoints and their certificates. Any gRPC service may
+    listen there."""
     errors = {target: _cannot_connect(target) for target in service.targets}
     reached = [target for target, error in errors.items() if error is None]
     found = [_unreachable(target, error, others=bool(reached)) for target, error in errors.items() if error is not None]
@@ -88,8 +89,8 @@ def _unreachable(target: str, error: OSError, *, others: bool) -> Finding:
 
 
 def _doubt_about_frames(target: str, error: OSError) -> str:
-    """Before other advice. A refusal is an answer, so frames arrive."""
-    # Imported here: it loads the native agent, which is not needed for the rest.
+    """A text that precedes other advice. A refused connection is an answer, so frames arrive."""
+    # Imported here: `host` loads the native agent, which is not needed for the rest.
     from wiresum.cli.doctor import host
 
     doubt = host.doubt_about_frames(host.interface_towards(target)) if isinstance(error, TimeoutError) else ""
@@ -152,7 +153,7 @@ def _answered(report: join.Report) -> Finding:
 
 
 def _standbys(service: Service) -> Iterator[Finding]:
-    """Would the standbys of an active controller take over?"""
+    """Says whether the standbys of an active controller would take over."""
     for target, report in service.standbys().items():
         yield _standby(target, report)
 
@@ -248,7 +249,8 @@ def _refusals(report: join.Report) -> Iterator[Finding]:
 
 
 def certificates(service: Service, targets: list[str], s_max: float = CONNECT_S_MAX) -> Iterator[Finding]:
-    """Ours, and those of services that can be reached, which may take so long to answer."""
+    """Checks our certificate, and those of services that can be reached. `s_max`: how long a service may take to
+    answer."""
     try:
         ours = credentials.load(service.tls)
     except credentials.CredentialsError as error:
@@ -305,7 +307,8 @@ def _expiry_of_server(target: str, directory: Path, s_max: float) -> datetime:
 
 
 def _wait_for_refusal(secured: ssl.SSLSocket, s_max: float) -> None:
-    """In TLS 1.3 a server refuses our certificate only after the handshake. Raises `ssl.SSLError`."""
+    """Waits whether the server refuses our certificate: in TLS 1.3 this happens only after the handshake. Raises
+    `ssl.SSLError`."""
     secured.settimeout(s_max)
     with contextlib.suppress(TimeoutError):
         secured.recv(1)  # gRPC speaks first: its settings

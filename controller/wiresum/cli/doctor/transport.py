@@ -1,4 +1,5 @@
-"""Checks whether this worker's transport is available here, by opening it for a moment: nothing else is certain."""
+"""Checks whether this worker's transport is available here, by opening the transport for a moment: nothing else is
+certain."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ ADVICE = "docs/transports.md says what each transport needs; WIRESUM_TRANSPORT=u
 
 
 def findings(config: AgentConfig, address: str, root: Path = Path("/")) -> Iterator[Finding]:
-    """`address`: this host's, for data."""
+    """Findings about the transport. `address`: this host's address for data."""
     try:
         obtained = _native.try_transport(config.transport, address, config.threads or 1)
     except (RuntimeError, OSError, ValueError) as error:
