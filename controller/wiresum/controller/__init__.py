@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The server is imported by those who serve: a switch, a help, a backup need no gRPC."""
+    """Imports the server on first use: a switch, a help text and a backup need no gRPC."""
     if name == "JoinServer":
         from wiresum.controller.service.join_server import JoinServer
 

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXIT_DEMOTED = 3
-"""Another controller has taken over: a supervisor should not start this one again as it was."""
+"""Exit status after another controller has taken over: a supervisor should not start this one again as it was."""
 
 PLANS_AT_ONCE = 16
-"""Switches that `plan` and `check` ask at a time."""
+"""How many switches `plan` and `check` ask at a time."""
 NO_PROGRAM = "no program yet"
 STORE_RETRY_S = 5.0
-"""Until a standby that could not use the state, for instance since its disk is full, stands by again."""
+"""Time until a standby that could not use the state, for instance since its disk is full, stands by again."""
 
 PARAGRAPH = "\n\n\b\n"
-"""Click leaves what follows as it is written, up to the next empty line."""
+"""A mark for click, which leaves the following text as it is written, up to the next empty line."""
 EPILOG = PARAGRAPH.join(
     [
         "The configuration, all of it (TOML):",
@@ -55,7 +55,7 @@ class _Demoted(click.ClickException):
 
 
 class _RunByDefault(click.Group):
-    """Without the name of a subcommand it is `run`."""
+    """A group that runs `run` if no subcommand is named."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         if arguments and arguments[0] not in self.commands and arguments[0] not in context.help_option_names:
@@ -130,7 +130,8 @@ def take_turns(
     *,
     standby: bool,
 ) -> None:
-    """Serves until told to stop. `standby`: it waits for its turn before, and again when another one has taken over."""
+    """Serves until told to stop. `standby`: waits for its turn first, and again when another controller has taken
+    over."""
     from wiresum.controller import controlling
     from wiresum.controller.controlling import DemotedError
     from wiresum.controller.store import StoreError
@@ -235,8 +236,8 @@ def _versions() -> str:
 
 
 def _ask_switches(targets: Sequence[Target]) -> list[str]:
-    """A line for each: its versions, or that it does not say. Raises a `SetupError` if a software switch cannot be of
-    its sizes."""
+    """A line for each switch: its versions, or that it does not answer. Raises a `SetupError` if a software switch
+    cannot have its sizes."""
     from wiresum.controller.controlling import SetupError
     from wiresum.controller.plan import ask
 
@@ -268,7 +269,7 @@ def _load(path: Path) -> Config:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of the host, the switches or the state, without a stack."""
+    """Turns errors of the host, the switches or the state into messages without a traceback."""
     from wiresum.controller.controlling import SetupError
     from wiresum.controller.driver import DriverError
     from wiresum.controller.store import StoreError

@@ -1,4 +1,4 @@
-"""The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all of it.
+"""The configuration file of `wiresum controller`, in TOML. `EXAMPLE` shows all tables.
 
 Errors are `ConfigError`s that name file, table and key.
 """
@@ -104,26 +104,27 @@ all workers of job 0 once; job j's is j addresses further."""
 
 NAME_CHARACTERS_MAX = 64
 METRICS_PORT = 9487
-"""In examples."""
+"""The port of the metrics in examples."""
 PORT_MAX = 510
-"""Largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
+"""The largest port of a switch: ports have 9 bits, and 511 is where v1model sends what it drops."""
 
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _ENDPOINT = re.compile(r"(?P<host>[^\s:]+):(?P<port>\d{1,5})|unix:.+")
 
 T = TypeVar("T")
 UNSTATED = Quota("")
-"""What a tenant may have of which the file says nothing: any number of slots and jobs while they are free."""
+"""The quota of a tenant that the file does not mention: any number of slots and jobs while they are free."""
 
 SWITCH_PERCENT = 50
-"""Of each switch, where the file has a table [[tenant]]: so one tenant leaves room for another at every switch."""
+"""The default share of each switch if the file has a table [[tenant]]: one tenant then leaves room for another
+everywhere."""
 
 Seen = dict[tuple[str, str], str]
-"""The owner of each key and value; none may come twice."""
+"""The owner of each key and value; no pair may come twice."""
 
 
 class ConfigError(ValueError):
-    """The text says where, what is wrong, and what belongs there."""
+    """Raised for a wrong configuration. The text says where, what is wrong, and what belongs there."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class SecurityConfig:
     tls: Path | None = None
     """A folder with ca.crt, tls.crt and tls.key. None: plaintext."""
     insecure: bool = False
-    """Plaintext is wanted, even beyond loopback."""
+    """True if plaintext is wanted, even beyond loopback."""
     audit: Path | None = None
 
 
@@ -140,12 +141,12 @@ class Config:
     listen: tuple[str, int]
     """Host and TCP port of the join service."""
     state: Path | None
-    """A folder, made if needed."""
+    """The folder of the state, made if needed. None: no state is kept."""
     metrics: tuple[str, int] | None
     security: SecurityConfig
     limits: Limits
     quotas: tuple[Quota, ...]
-    """One of them without a name."""
+    """Quotas, one of them without a name."""
     switches: tuple[SwitchConfig, ...]
 
 
@@ -164,10 +165,10 @@ def load(path: Path) -> Config:
 
 
 class _Table:
-    """One table of the file. A key that nobody takes is an error."""
+    """One table of the file. A key that is never taken is an error."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        """`name`: for the error's text."""
+        """`name`: name of the table in errors."""
         self._name = name
         self._values = dict(values)
 
@@ -309,7 +310,7 @@ class _File:
         return replace(switch, hosts=_hosts(switch, hosts))
 
     def _of_kind(self, table: _Table, switch: SwitchConfig) -> SwitchConfig:
-        """With what only switches of its kind have."""
+        """The configuration with the keys that only switches of this kind have."""
         match switch.kind:
             case "software":
                 return replace(
@@ -342,7 +343,7 @@ class _File:
 
 
 def _check_together(config: Config) -> None:
-    """What each by itself is in order, and what does not go together."""
+    """Raises `ConfigError` for values that are in order separately but do not go together."""
     for quota in config.quotas:
         least = config.limits.slots_least
         if quota.slots and quota.slots < least:
@@ -360,7 +361,7 @@ def _check_together(config: Config) -> None:
 
 
 def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[_Table]]:
-    """In errors each has its name, or else its number."""
+    """Returns a check for a list of tables. In errors each table has its name, or else its number."""
 
     def check(value: object) -> list[_Table]:
         if not isinstance(value, list) or not all(isinstance(values, dict) for values in value):
@@ -373,7 +374,7 @@ def _tables(kind: str, header: str, where: str = "") -> Callable[[object], list[
 
 def _hosts(switch: SwitchConfig, tables: list[_Table]) -> tuple[Host, ...]:
     seen: Seen = {}
-    if switch.kind != "software":  # with one, a worker may share the machine
+    if switch.kind != "software":  # next to a software switch a worker may share the machine
         seen["address", switch.address] = seen["mac", switch.mac] = "the switch"
     hosts = []
     for table in tables:
@@ -433,7 +434,7 @@ def _pairs_of_ports(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def _ms(seconds_least: float, seconds_most: float) -> Callable[[object], int]:
-    """Milliseconds, of a number of seconds."""
+    """Returns a check that turns a number of seconds into milliseconds."""
 
     def check(value: object) -> int:
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What `wiresum controller` does: connects to the switches of a configuration, serves, stands by."""
+"""What `wiresum controller` does: connects to the switches of a configuration, serves, or stands by."""
 
 from __future__ import annotations
 
@@ -40,31 +40,32 @@ log = logging.getLogger(__name__)
 
 ELECTION_ID_WITHOUT_STATE = STANDBY_ID + 1
 READY_S_MAX = 10.0
-"""How long to wait for switches that are just being started, before it serves without them."""
+"""How long to wait for switches that are just being started, before the controller serves without them."""
 LOOK_S = 0.5
-"""Between two looks at who programs the switches."""
+"""Time between two checks of who programs the switches."""
 READY_LOOK_S = 0.02
 VACANT_S = 3.0
 """How long no controller must have programmed the switches, and none have shown life, before a standby takes over. A
-controller that is only cut off from its switches goes on showing life. Longer than SURE_S of effects.py."""
+controller that is only cut off from its switches still shows life. Longer than SURE_S of effects.py."""
 FROZEN_S = 10.0
-"""How long a controller that programs the switches may show no life before its standby takes over. It shows some every
-second."""
+"""How long a controller that programs the switches may show no life before its standby takes over. A sign of life comes
+every second."""
 LISTEN_S_MAX = 10.0
-"""For the controller before to release the port."""
+"""How long the former controller may take to release the port."""
 
 
 class SetupError(RuntimeError):
-    """The text says what is wrong with the configuration, or with this host, and what to do."""
+    """Raised if the controller cannot run here. The text says what is wrong with the configuration, or with this host,
+    and what to do."""
 
 
 class DemotedError(RuntimeError):
-    """Another controller programs the switches now."""
+    """Raised if another controller programs the switches now."""
 
 
 def targets(config: Config) -> list[Target]:
-    """The switches, and pipes that are nodes, with their programs. Raises `SetupError`, also for plaintext that nobody
-    has asked for."""
+    """The switches, and pipes that are nodes, with their programs. Raises `SetupError`, also for plaintext that the
+    configuration does not ask for."""
     try:
         for switch in config.switches:
             _check_secure(switch, config)
@@ -89,8 +90,8 @@ def _check_lanes(found: Sequence[Target]) -> None:
 
 
 def check_listening(config: Config) -> None:
-    """Raises `SetupError` if it may not listen there, or its certificate is of no use. Warns of a name that only
-    this host reaches."""
+    """Raises `SetupError` if the controller may not listen at its address, or its certificate is of no use. Warns of a
+    name that only this host reaches."""
     host, port = config.listen
     hosts.warn_if_only_here("listen", host)
     if config.metrics is not None:
@@ -124,7 +125,7 @@ def check_files(config: Config) -> None:
 
 
 def _check_writable(key: str, path: Path) -> None:
-    """`path`: if it is not there, it must be possible to make it."""
+    """Raises `SetupError` if this user cannot write the path, or make it if it does not exist."""
     there = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
     if there != path and not there.is_dir():
         raise SetupError(f"{key}, {path}, cannot be made: {there} is a file")
@@ -144,15 +145,15 @@ def _user() -> str:
 
 class OnDisk(NamedTuple):
     jobs: dict[str, list[JobEntry]]
-    """Those that run, by node."""
+    """Jobs that run, by node."""
     keys: bytes
-    """The identity of their keys; a new one without a state."""
+    """Identity of the sequence of the jobs' keys; a new one without a state."""
     set_aside: list[join.SetAsideRecord]
-    """What a controller could not go on with."""
+    """Records that a controller could not continue with."""
 
 
 def on_disk(config: Config) -> OnDisk:
-    """Raises `StoreError`."""
+    """Reads the state on disk. Raises `StoreError`."""
     there = nodes(config.switches)
     found: dict[str, list[JobEntry]] = {node.name: [] for node in there}
     endpoints = {node.name: Endpoint(node.switch.address, node.switch.port) for node in there}
@@ -186,8 +187,8 @@ def stand_by(
     stop: threading.Event,
     beat: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Returns true once no other controller programs the switches, or that one shows no life; false if told to stop.
-    Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
+    """Waits for its turn. Returns True once no other controller programs the switches, or the one that does shows no
+    life; False if told to stop. Meanwhile it calls `beat`, and answers operators and Prometheus if it can listen."""
     watch = Watch(store.life_shown)
     with contextlib.ExitStack() as cleanup:
         switches = _connect(wanted, STANDBY_ID, cleanup)
@@ -206,7 +207,7 @@ def stand_by(
 def _answer_as_standby(
     config: Config, switches: Sequence[P4RuntimeSwitch], watch: Watch, cleanup: contextlib.ExitStack
 ) -> None:
-    """Until `cleanup`. A standby that cannot listen can still take over."""
+    """Answers operators and Prometheus until `cleanup`. A standby that cannot listen can still take over."""
     security = Security(dataclasses.replace(config.security, audit=None))  # the file is the active controller's
     cleanup.callback(security.close)
     server = StandbyServer(switches, security, watch.silent_s)
@@ -220,7 +221,7 @@ def _answer_as_standby(
 
 
 class SeenByStandby(Protocol):
-    """A switch, as `P4RuntimeSwitch` is."""
+    """A switch as a standby sees it, for instance a `P4RuntimeSwitch`."""
 
     name: str
 
@@ -231,21 +232,21 @@ class SeenByStandby(Protocol):
 
 
 class Watch:
-    """Decides whether the controller that serves is gone, or frozen: then it keeps its connections, so a switch may not
-    notice."""
+    """Decides whether the active controller is gone, or frozen: a frozen controller keeps its connections, so a switch
+    may not notice."""
 
     def __init__(self, life_shown: Callable[[], float | None], clock: Callable[[], float] = time.monotonic) -> None:
-        """`life_shown`: as a store says it."""
+        """`life_shown`: returns when life was last shown, as `Store.life_shown` does."""
         self._life_shown, self._clock = life_shown, clock
         self._shown = life_shown()
         self._alive_at = self._taken_at = self._looked_at = clock()
 
     def silent_s(self) -> float | None:
-        """From any thread: for how long no controller has shown life; None: none serves."""
+        """For how long no controller has shown life; None: none serves. May be called from any thread."""
         return None if self._shown is None else self._clock() - self._alive_at
 
     def look(self, switches: Sequence[SeenByStandby]) -> str:
-        """To be called every LOOK_S. Returns why to take over, as a clause, or an empty text."""
+        """Returns why to take over, as a clause, or an empty text. To be called every LOOK_S."""
         outranked = any(switch.outranked for switch in switches)
         vacant = [] if outranked else [switch.name for switch in switches if not switch.trouble]
         shown, now = self._life_shown(), self._clock()
@@ -255,7 +256,7 @@ class Watch:
         if not vacant or we_were_frozen:
             self._taken_at = now
         self._shown, self._looked_at = shown, now
-        if vacant and shown is None:  # who serves shows life, until its orderly end
+        if vacant and shown is None:  # a controller that serves shows life, until its orderly end
             return f"no controller programs {', '.join(vacant)}, and none serves"
         if min(now - self._taken_at, now - self._alive_at) > VACANT_S:
             return f"no controller has programmed {', '.join(vacant)} or shown life for {VACANT_S:.0f} s"
@@ -272,8 +273,8 @@ def serve(
     say: Callable[[str], None],
     beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until told to stop. Calls `say` once it serves, and `beat` as long as it is alive. Jobs of before go on if there
-    is a store; otherwise the switches are loaded anew, since nobody knows which keys their cells hold. Raises
+    """Serves until told to stop. Calls `say` once it serves, and `beat` as long as it is alive. Former jobs continue if
+    there is a store; otherwise the switches are loaded anew, since nobody knows which keys their cells hold. Raises
     `DemotedError`, `SetupError`, `OSError` or `StoreError`."""
     election_id = store.begin() if store else ELECTION_ID_WITHOUT_STATE
     keys = store.keys() if store else Keys(KeySequence.draw())
@@ -320,7 +321,7 @@ def _connect(wanted: Sequence[Target], election_id: int, cleanup: contextlib.Exi
 
 
 def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> None:
-    """A switch that is not ready in time is used once it is."""
+    """Waits until the switches are ready. A switch that is not ready in time is used once it is."""
     give_up_at = time.monotonic() + READY_S_MAX
     while any(switch.trouble for switch in switches) and time.monotonic() < give_up_at:
         for switch in switches:
@@ -334,7 +335,8 @@ def _wait_ready(switches: Sequence[P4RuntimeSwitch], stop: threading.Event) -> N
 
 
 def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
-    """So that the switches hold what they should when it says that it is ready, unless one takes too long."""
+    """Waits until the switches hold what they should, so that this is true when the controller says that it is ready. A
+    switch that takes too long is not waited for."""
     give_up_at = time.monotonic() + READY_S_MAX
     while not server.deposed and _makes_ready(server):
         if stop.wait(READY_LOOK_S) or time.monotonic() >= give_up_at:
@@ -342,16 +344,19 @@ def _wait_reconciled(server: JoinServer, stop: threading.Event) -> None:
 
 
 def _makes_ready(server: JoinServer) -> bool:
-    """Is a switch being made ready, as far as is known?"""
+    """True if a switch is being made ready, as far as is known."""
     try:
         return any(switch.trouble == BEING_MADE_READY for switch in server.report().switches)
-    except (RuntimeError, concurrent.futures.TimeoutError) as error:  # it may be about to hear that it is deposed
+    except (
+        RuntimeError,
+        concurrent.futures.TimeoutError,
+    ) as error:  # the server may be about to hear that it is deposed
         log.debug("there is no report yet: %s", error)
         return True
 
 
 def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event, *, patient: bool) -> JoinServer:
-    """`patient`: the controller before may still hold the port."""
+    """Starts a server. `patient`: tries for a while, since the former controller may still hold the port."""
     give_up_at = time.monotonic() + LISTEN_S_MAX * patient
     while True:
         server = make()
@@ -367,7 +372,7 @@ def _start(make: Callable[[], JoinServer], config: Config, stop: threading.Event
 def _serve_metrics(
     config: Config, report: Callable[[], join.Report], active: JoinServer | None = None
 ) -> Callable[[], None]:
-    """Returns what ends it."""
+    """Serves metrics. Returns a function that ends them."""
     try:
         from wiresum.controller import metrics
     except ImportError as error:

@@ -11,7 +11,7 @@ from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape
 from wiresum.join.constants import JOB_NUMBERS, THREADS_MAX, Reason
 
 KINDS = ("software", "bmv2", "tofino")
-"""Of switch, by what runs the data plane."""
+"""Kinds of switch, by what runs the data plane."""
 
 REASONS = tuple(reason.name.lower() for reason in Reason if reason != Reason.OTHER)
 """The keys of `JobCounters.packets`, in the order of their numbers."""
@@ -25,7 +25,8 @@ class Endpoint(NamedTuple):
 
 
 def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address:
-    """The first of a run of multicast groups, one for each job number. Raises `ValueError` if one is no group."""
+    """Returns the first of a run of multicast groups, one for each job number. Raises `ValueError` if any address of
+    the run is no multicast group."""
     try:
         address = ipaddress.IPv4Address(first)
     except ipaddress.AddressValueError:
@@ -37,20 +38,20 @@ def check_groups(first: str, groups: int = JOB_NUMBERS) -> ipaddress.IPv4Address
 
 @dataclass(frozen=True)
 class SwitchSizes:
-    """Fixed at the switch's start."""
+    """Sizes of a switch, fixed at its start."""
 
     slots: int
     lanes_max: int
     jobs_max: int
     """Job numbers are 0 .. jobs_max - 1."""
     threads_max: int = THREADS_MAX
-    """Ports that the switch listens on, so the most threads of a job."""
+    """How many ports the switch listens on, which is also the most threads of a job."""
     tables: Amounts = NOTHING
     """Entries of tables, and multicast groups, for jobs. Pipes of one switch share them."""
 
     @property
     def room(self) -> Amounts:
-        """Of everything that a job takes."""
+        """How much the switch has of each resource that jobs take."""
         return Amounts({SLOTS: self.slots, JOBS: self.jobs_max}) + self.tables
 
 
@@ -59,18 +60,18 @@ class Uplink:
     """Where a switch below the root of a job's tree sends its sums."""
 
     parent: Endpoint
-    """Of the switch above: the port is that of the job's thread 0."""
+    """Endpoint of the parent switch: the port is that of the job's thread 0."""
     worker: int
     """This switch's number at the parent."""
 
 
 @dataclass(frozen=True)
 class JobEntry:
-    """One admitted job."""
+    """A job as a switch holds it."""
 
     job: int
     key: int
-    """No cell of the switch holds it."""
+    """Key of the job's packets; no cell of the switch holds this key when the job is admitted."""
     workers: int
     threads: int
     """A power of two that divides `slots`."""
@@ -79,15 +80,17 @@ class JobEntry:
     slots: int
     """A power of two."""
     endpoints: tuple[Endpoint, ...]
-    """Where thread 0 of each contributor, worker or switch below, sends from, by its number at this switch."""
+    """Where thread 0 of each contributor, worker or switch below, sends from, by the contributor's number at this
+    switch."""
     uplink: Uplink | None = None
     port_offset: int = 0
-    """Thread t of the job talks to the switch's port `endpoint.port + port_offset + t`."""
+    """Thread t of the job sends to the switch's port `endpoint.port + port_offset + t`."""
     below: tuple[str, ...] = ()
-    """Names of the switches among them, which have the last numbers: pipes of one switch have one address."""
+    """Names of the switches among the contributors, which have the last numbers: pipes of one switch have one
+    address."""
     keys_reserved: int = field(default=0, compare=False)
-    """How many keys of the sequence, from the first, may be in use. The switch is told before it is given the job, and
-    remembers it as long as its cells. 0: it has been told."""
+    """How many keys of the sequence, from the first, may be in use. The switch is told this number before it is given
+    the job, and keeps it as long as its cells. 0: the switch has been told."""
 
     @property
     def shape(self) -> JobShape:
@@ -99,34 +102,34 @@ class JobCounters:
     """What the switch counted for one job since it was admitted."""
 
     packets: Mapping[str, int] = field(default_factory=dict)
-    """By reason: the keys are `REASONS`."""
+    """Packets by reason: the keys are `REASONS`."""
     results: int = 0
     tensor_last: Sequence[int] = ()
-    """Tag of each worker's newest contribution. Empty if the switch does not remember it."""
+    """Tag of each worker's newest contribution. Empty if the switch does not remember tags."""
     contributions: Sequence[int] = ()
     """How many packets of each worker were counted into a cell."""
 
 
 class DriverError(RuntimeError):
-    """The switch refused, or did not answer: the text says what and why."""
+    """Raised if the switch refused, or did not answer: the text says what and why."""
 
 
 class OutdatedError(DriverError):
-    """The switch and this controller have different programs: the text says which side to upgrade."""
+    """Raised if the switch and this controller have different programs: the text says which side to upgrade."""
 
 
 class Versions(NamedTuple):
-    """Of a switch, as far as it has said; empty: not known."""
+    """Versions of a switch, as far as it has said; empty: not known."""
 
     software: str = ""
-    """Of wiresum, at a software switch."""
+    """Version of wiresum, at a software switch."""
     program: str = ""
-    """Of the switch program that it runs, or can run."""
+    """Version of the switch program that the switch runs, or can run."""
     digest: str = ""
-    """Of that program's P4Info, at a software switch."""
+    """Digest of the P4Info of a software switch's program."""
 
     def __str__(self) -> str:
-        """For people; empty if nothing is known."""
+        """The versions in words; empty if nothing is known."""
         known = [f"wiresum {self.software}"] if self.software else []
         return ", ".join([*known, *([f"switch program {self.program}"] if self.program else [])])
 
@@ -136,15 +139,15 @@ class Reconciled:
     """What `SwitchDriver.reconcile` found and did."""
 
     reloaded: bool = False
-    """All cells are new since the switch was last reconciled (it was restarted, or ran another program, or held cells
-    of another sequence of keys), so every job on it is dead."""
+    """True if all cells are new since the switch was last reconciled (it was restarted, or ran another program, or held
+    cells of another sequence of keys), so every job on the switch is dead."""
     changes: tuple[str, ...] = ()
     """For people: a line for each entry that was changed."""
     added: frozenset[int] = frozenset()
     """Numbers of the jobs of which the switch held nothing."""
     keys_reserved: int = 0
-    """How many keys of our sequence, from the first, other controllers may have put into its cells: those before this
-    one, and any with a copy of its state."""
+    """How many keys of our sequence, from the first, other controllers may have put into the switch's cells: earlier
+    controllers, and any with a copy of the state."""
 
 
 @runtime_checkable
@@ -159,7 +162,7 @@ class SwitchDriver(Protocol):
 
     @property
     def name(self) -> str:
-        """For people: "soft switch", "Tofino at 10.0.0.2"."""
+        """Name for people: "soft switch", "Tofino at 10.0.0.2"."""
 
     @property
     def kind(self) -> str:
@@ -174,22 +177,22 @@ class SwitchDriver(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why the switch cannot be used, a sentence that says since when; empty if it can. After trouble the switch
+        """A sentence that says why the switch cannot be used, and since when; empty if it can. After trouble the switch
         refuses every other call until it is reconciled."""
         return ""
 
     @property
     def parent(self) -> str:
-        """The name of the switch above in a tree; empty: none."""
+        """Name of the parent switch; empty: there is none."""
         return ""
 
     @property
     def part_of(self) -> str:
-        """The name of the switch of which this is one of several pipes; empty: it is a whole switch."""
+        """Name of the switch of which this is one of several pipes; empty: this is a whole switch."""
         return ""
 
     def reaches(self, address: str) -> bool:
-        """Can a worker with this IPv4 address send its packets to this switch?"""
+        """True if a worker with this IPv4 address can send its packets to this switch."""
         return True
 
     def results_group(self, job: int) -> Endpoint | None:
@@ -197,7 +200,7 @@ class SwitchDriver(Protocol):
         return None
 
     def versions(self) -> Versions:
-        """From any thread, and without blocking."""
+        """The switch's versions. May be called from any thread, and does not block."""
         return Versions()
 
     def needs(self, shape: JobShape) -> Amounts:
@@ -206,23 +209,23 @@ class SwitchDriver(Protocol):
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
         """Makes the switch hold what the configuration says and exactly these jobs; to be called at the start and after
-        every trouble. Jobs that it holds already are not disturbed. Raises `DriverError`; may be repeated.
+        every trouble. Jobs that the switch holds already are not disturbed. Raises `DriverError`; may be repeated.
 
-        If there are jobs and the switch has lost its cells, it returns `reloaded` and installs nothing: end those jobs,
-        and call again without them.
+        If there are jobs and the switch has lost its cells, the call returns `reloaded` and installs nothing: end those
+        jobs, and call again without them.
         """
 
     def admit(self, entry: JobEntry) -> None:
         """Installs a job. Raises `DriverError`, and changes nothing, if the switch refuses."""
 
     def evict(self, job: int) -> None:
-        """Removes a job; when this returns, its packets are unknown. No error if there is none."""
+        """Removes a job; when this returns, its packets are unknown. No error if there is no such job."""
 
     def counters(self, job: int) -> JobCounters:
-        """Zeros for a job that was never admitted; the last values for one that was evicted."""
+        """Counters of a job: zeros if it was never admitted, the last values if it was evicted."""
 
     def stray(self) -> JobCounters:
         """Packets to the switch that belong to no job, by reason."""
 
     def close(self) -> None:
-        """Idempotent. No call follows. Jobs stay in a switch that lives on."""
+        """Closes the driver. Idempotent. No call follows. Jobs stay in a switch that lives on."""

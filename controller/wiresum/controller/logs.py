@@ -1,7 +1,7 @@
 """Logs of the commands that serve: lines for people, or a JSON object on each line for collectors.
 
-They go to standard error. `extra` becomes fields of the object: log.info("job ended", extra={"job": name}). What a
-command says of itself (`say`: that it is ready) goes to standard output at every level, in the same format.
+Logs go to standard error. `extra` becomes fields of the object: log.info("job ended", extra={"job": name}). What a
+command says about itself (`say`: that it is ready) goes to standard output at every level, in the same format.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def log_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def set_up(log_format: str, *, verbose: bool) -> None:
-    """For the whole process; a second call replaces the first."""
+    """Sets up logging for the whole process; a second call replaces the first."""
     handler, aloud = _Stream(), _Stream(sys.stdout)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT))
     aloud.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter("%(message)s"))
@@ -71,21 +71,21 @@ def set_up(log_format: str, *, verbose: bool) -> None:
 
 class _Stream(logging.StreamHandler):  # type: ignore[type-arg]
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """A full disk behind a log is no reason to show a stack for each line."""
+        """Ignores a full disk behind a log, which is no reason to show a traceback for each line."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """gRPC keeps one queue of events for all loops of a process. When a controller changes its role, a loop ends, and
-    another one that finds an event for it logs a traceback."""
+    """Drops gRPC's error about an ended loop. gRPC keeps one queue of events for all loops of a process. When a
+    controller changes its role, a loop ends, and another loop that finds an event for it logs a traceback."""
     error = record.exc_info[1] if record.exc_info else None
     of_ended_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     return not (of_ended_loop and "PollerCompletionQueue" in record.getMessage())
 
 
 def say(message: str, **fields: object) -> None:
-    """About the service as a whole. `fields`: of the object, beside the message."""
+    """Says something about the service as a whole. `fields`: further fields of the JSON object."""
     _said.info("%s", message, extra=fields)
 
 
@@ -104,8 +104,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """`time` (UTC), `level`, `logger`, `message`; `exception` with the traceback, if there is one; and the fields of
-    `extra`."""
+    """Formats a record as JSON: `time` (UTC), `level`, `logger`, `message`; `exception` with the traceback, if there is
+    one; and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)

@@ -1,11 +1,11 @@
-"""What a service is doing, for Prometheus, over HTTP at /metrics.
+"""Metrics of a service for Prometheus, over HTTP at /metrics.
 
 A scrape turns one report into series; nothing is kept. The number of series is bounded: at most JOBS_MAX jobs have
-some, and single workers none (`wiresum top` shows those). What is not known has no sample, rather than one of 0: a
-standby has none of jobs, of the state, and of what is free at the switches. Names of jobs are not for everybody: listen
-where only Prometheus comes.
+some, and single workers none (`wiresum top` shows workers). An unknown value has no sample, rather than one of 0: a
+standby has no samples of jobs, of the state, or of what is free at the switches. Names of jobs are not for everybody:
+listen where only Prometheus comes.
 
-A report takes the service's event loop. What says that the loop is late, and that a certificate expires, does without.
+A report takes the service's event loop. The metrics that show a late loop, or an expiring certificate, do without.
 """
 
 from __future__ import annotations
@@ -40,28 +40,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOBS_MAX = 256
-"""Jobs that have series of their own, those with the most results; `wiresum_jobs_unlisted` counts the others."""
+"""How many jobs have series of their own, those with the most results; `wiresum_jobs_unlisted` counts the others."""
 CLOSE_S_MAX = 2.0
 CONNECTIONS_MAX = 32
 CONNECTION_S_MAX = 10.0
-"""From its beginning to its end, however slowly it is read."""
+"""The longest life of a connection, however slowly it is read."""
 GIVE_WAY_S_MAX = 0.2
-"""For the oldest connection to end, where there is no room for a new one."""
+"""How long the oldest connection may take to end, where there is no room for a new one."""
 
 REFUSALS_ALERTED = ("calls", "connections", "permission_denied", "rate", "revoked")
-"""Reasons of refusals that have a series from the start: of one that appears with its first refusal, Prometheus would
-not see that it has risen."""
+"""Reasons of refusals that have a series from the start: if a series appeared only with the first refusal, Prometheus
+would not see the rise."""
 
 UNUSABLE = ("unreachable", "outdated")
-"""States of a switch."""
+"""States of a switch in which the service cannot use it."""
 JOB_LABELS = ("job_name", "switch")
-"""Not `job`, which Prometheus sets itself, to the name of what it scrapes."""
+"""Labels of a job's series. The first is not `job`, which Prometheus sets itself, to the name of its target."""
 
 
 def serve(host: str, port: int, *collectors: Collector) -> MetricsServer:
-    """Serves what they collect, and the process's own figures, until `close`; the collectors are called from its
-    threads. Raises `OSError` if it cannot listen. Port 0 takes a free one.
-    """
+    """Serves the metrics of the collectors, and the process's own figures, until `close`; the collectors are called
+    from the server's threads. Raises `OSError` if the server cannot listen. Port 0 takes a free port."""
     registry = CollectorRegistry()
     for ours in collectors:
         registry.register(ours)
@@ -87,7 +86,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Ends the server. Idempotent."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join(CLOSE_S_MAX)
@@ -95,8 +94,8 @@ class MetricsServer:
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are CONNECTIONS_MAX. Where there is no room, the oldest gives way,
-    so that who holds connections does not keep Prometheus out."""
+    """A server with a thread for each connection, at most CONNECTIONS_MAX. Where there is no room, the oldest
+    connection gives way, so that a client which holds connections does not keep Prometheus out."""
 
     daemon_threads = True
     block_on_close = False
@@ -147,28 +146,28 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self._places.release()
 
     def _end_those_older_than(self, seconds: float, *, at_most: int) -> None:
-        """A time-out of the socket would not do: it begins anew with each byte."""
+        """Ends old connections. A time-out of the socket would not do: it begins anew with each byte."""
         now = self.clock()
         with self._lock:
             old = [request for request, began_at in self._began_at.items() if now - began_at >= seconds]
         for request in old[:at_most]:
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # the connection has ended meanwhile
                 request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Nothing: a line for each scrape would hide all others."""
+        """Logs nothing: a line for each scrape would hide all others."""
 
 
 class LoopCollector(Collector):
-    """What is known of an active service without its event loop."""
+    """Metrics of an active service that are known without its event loop."""
 
     def __init__(self, server: JoinServer) -> None:
         self._server = server
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, as for a report."""
+        """Returns nothing, as `ReportCollector.describe`."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -185,14 +184,14 @@ class LoopCollector(Collector):
 
 
 class CertificateCollector(Collector):
-    """When the certificates of TLS directories expire, and their authorities, as the files say now."""
+    """When the certificates of TLS directories and of their authorities expire, as the files say now."""
 
     def __init__(self, directories: Mapping[str, Path | None]) -> None:
-        """`directories`: by what they are for; None: that does without TLS."""
+        """`directories`: by purpose; None: this purpose does without TLS."""
         self._directories = {which: path.expanduser() for which, path in directories.items() if path is not None}
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing, as for a report."""
+        """Returns nothing, as `ReportCollector.describe`."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -208,7 +207,7 @@ class CertificateCollector(Collector):
 
 
 def _expiry(path: Path) -> float:
-    """Of the certificate that expires first."""
+    """When the first of the certificates in a file expires, in Unix time; 0 if the file cannot be read."""
     from cryptography import x509
 
     try:
@@ -226,7 +225,7 @@ class ReportCollector(Collector):
         self._report = report
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to ask for a report at the registration would be too early."""
+        """Returns nothing: to ask for a report at the registration would be too early."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -327,7 +326,7 @@ def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Ite
         if of_standby:
             continue
         slow.add_metric([switch.name], switch.uncounted and reached)
-        if reached:  # the report says only one of the two
+        if reached:  # the report gives only one of the two states
             draining.add_metric([switch.name], switch.state == "draining")
         free.add_metric([switch.name], switch.slots_free)
         running.add_metric([switch.name], switch.jobs)
@@ -344,7 +343,8 @@ def _jobs(report: join.Report) -> Iterator[Metric]:
     for state, count in sorted(Counter(job.state for job in report.jobs).items()):
         states.add_metric([state], count)
     yield states
-    # Two of one name would be a series twice, for which Prometheus refuses the whole scrape. One that ends is none.
+    # Two jobs with one name would be a series twice, for which Prometheus refuses the whole scrape. A job that ends is
+    # left out.
     distinct = {(job.name, job.switch_name): job for job in sorted(report.jobs, key=lambda job: job.state != "ending")}
     listed = sorted(distinct.values(), key=lambda job: (-job.results, job.name))[:JOBS_MAX]
     yield GaugeMetricFamily(
@@ -401,7 +401,7 @@ GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float | None]]] = {
         _contributions_behind,
     ),
 }
-"""None: it is not known."""
+"""Gauges of a job: the help text, and the value in a report. A value of None is not known."""
 
 
 def _job_gauges(jobs: Iterable[join.JobReport]) -> Iterator[Metric]:
@@ -429,7 +429,7 @@ def _uplinks(jobs: Iterable[join.JobReport]) -> Metric:
 
 
 def _worker_certificates(jobs: Iterable[join.JobReport]) -> Metric:
-    """A job of whose workers' certificates none is known has no sample."""
+    """When the workers' certificates expire. A job without any known certificate has no sample."""
     expires = GaugeMetricFamily(
         "wiresum_job_certificate_expires_timestamp_seconds",
         "When the first of the certificates expires with which the job's workers are connected, in Unix time.",

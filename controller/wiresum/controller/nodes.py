@@ -1,9 +1,9 @@
-"""The switches of a configuration as nodes of trees: one node each, but for a Tofino one for each pipe, which has cells
-of its own. Pure.
+"""The switches of a configuration as nodes of trees. A switch is one node, but a Tofino has one for each pipe, since
+each pipe has cells of its own. Pure.
 
 A Tofino with all ports in use at one pipe is one node with the switch's name. Otherwise each pipe in use is a node:
-"leaf1/0", "leaf1/1". `cables` join ports of two pipes, and so make a tree of them. Its top is the pipe that leads to
-the switch above, or else the one with the fewest levels below it.
+"leaf1/0", "leaf1/1". `cables` join ports of two pipes, and so make a tree of pipes. Its root is the pipe that leads to
+the parent switch, or else the pipe with the fewest levels below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wiresum.controller.topology import TopologyError, children
 from wiresum.join.constants import BELOW_ROOT_WORKERS_MAX, SWITCH_WORKERS_MAX
 
 PIPE_PORTS = 128
-"""Of a Tofino, whose ports are numbered pipe first."""
+"""Ports of each pipe of a Tofino; ports are numbered pipe first."""
 PIPES_MAX = 4
 
 
@@ -25,17 +25,17 @@ class Node:
     name: str
     switch: SwitchConfig
     hosts: tuple[Host, ...]
-    """Of the switch, at this node."""
+    """The switch's hosts at this node."""
     pipe: int | None = None
-    """Of a Tofino."""
+    """The pipe of a Tofino; None: the switch has no pipes."""
     siblings: tuple[int, ...] = ()
     """The switch's other pipes that are nodes."""
     parent: str = ""
-    """Name of the node above; empty: none."""
+    """Name of the parent node; empty: none."""
     parent_port: int | None = None
-    """Where the parent's packets come in; None: it has no ports, or no parent."""
+    """The port where the parent's packets come in; None: there are no ports, or no parent."""
     port_at_parent: int | None = None
-    """Where this node's packets come in at the parent."""
+    """The parent's port where this node's packets come in."""
 
 
 def pipe_of(port: int) -> int:
@@ -43,13 +43,13 @@ def pipe_of(port: int) -> int:
 
 
 def nodes(switches: Sequence[SwitchConfig]) -> list[Node]:
-    """Of a configuration that is in order."""
+    """The nodes of a configuration that is in order."""
     pipes = {switch.name: _pipes(switch, switches) for switch in switches}
     return [node for switch in switches for node in _nodes(switch, switches, pipes)]
 
 
 def check(switches: Sequence[SwitchConfig]) -> None:
-    """Raises a `TopologyError`, for what `topology.check` cannot see."""
+    """Raises a `TopologyError` for errors that `topology.check` cannot see."""
     below = children(switches)
     for switch in switches:
         _check_joints(switch, below[switch.name])
@@ -94,7 +94,7 @@ def _check_joints(switch: SwitchConfig, below: Sequence[SwitchConfig]) -> None:
 
 
 def _pipes(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> list[int]:
-    """Those in use of a Tofino; empty for other kinds."""
+    """The pipes in use of a Tofino; empty for other kinds."""
     if switch.kind != "tofino":
         return []
     ports = {host.port for host in switch.hosts} | {port for ports in switch.cables for port in ports}
@@ -130,14 +130,14 @@ def _name(switch_name: str, pipes: Sequence[int], port: int | None) -> str:
 
 
 def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> dict[int, tuple[int, int]]:
-    """Of each pipe that has another above it: its own port, and that of the other."""
+    """For each pipe with a parent pipe: its own port, and the parent's."""
     around: dict[int, list[tuple[int, int]]] = {pipe: [] for pipe in pipes}
     for one, other in switch.cables:
         around[pipe_of(one)].append((other, one))
         around[pipe_of(other)].append((one, other))
     links: dict[int, tuple[int, int]] = {}
     seen: set[int] = set()
-    # The pipe with the uplink is the top of whatever it is joined to; else the one with the fewest levels below it.
+    # The pipe with the uplink is the root of the pipes it is joined to; else the one with the fewest levels below.
     for root in sorted(pipes, key=lambda pipe: (pipe != top, max(_distances(pipe, around).values()), pipe)):
         if root in seen:
             continue
@@ -151,7 +151,7 @@ def _links_up(switch: SwitchConfig, pipes: Sequence[int], top: int | None) -> di
 
 
 def _distances(root: int, around: Mapping[int, Sequence[tuple[int, int]]]) -> dict[int, int]:
-    """Of all pipes that are joined to this one, in links."""
+    """The distance, in links, of each pipe that is joined to this one."""
     found = {root: 0}
     reached = [root]
     for pipe in reached:

@@ -1,4 +1,5 @@
-"""What a controller would change at a switch. Only reads, which needs no arbitration: a controller may run."""
+"""What a controller would change at a switch. The switch is only read, which needs no arbitration: a controller may
+run."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ ASK_S_MAX = 3.0
 
 
 def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
-    """A line for each change, in order: "+ " what would come, "- " what would go, "~ " what would change. What pipes
-    share is listed for the first one. Raises `DriverError`."""
+    """A line for each change, in order: "+ " an entry that would come, "- " one that would go, "~ " one that would
+    change. Entries that pipes share are listed for the first pipe. Raises `DriverError`."""
     try:
         runs, held = asyncio.run(asyncio.wait_for(_look(target), CALL_S_MAX))
     except (fy.P4ClientError, CredentialsError) as error:
@@ -36,7 +37,7 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
         now = "no program runs" if runs is Runs.NOTHING else "another program runs, or ours for another state's jobs"
         if target.is_first:
             lines.append(f"~ program: {now}, and ours would be loaded, which sets all registers to zero")
-        jobs = []  # they cannot go on
+        jobs = []  # these jobs cannot continue
     elif jobs and not any(entry.stage == "own" for entry in held):
         lines.append("~ jobs: the program was loaded anew, so none that ran before can go on, and all would end")
         jobs = []
@@ -57,7 +58,8 @@ def plan(target: Target, jobs: Sequence[JobEntry]) -> list[str]:
 
 
 def room(target: Target, jobs: Sequence[JobEntry], beside: Iterable[JobEntry] = ()) -> str:
-    """How much of the switch these jobs take, in words. `beside`: those at its other pipes, which share its tables."""
+    """How much of the switch these jobs take, in words. `beside`: jobs at the switch's other pipes, which share its
+    tables."""
     slots = sum(job.slots for job in jobs)
     taken = Amounts({SLOTS: slots, JOBS: len(jobs)})
     taken += sum((desired.needs(target, job.shape) for job in (*jobs, *beside)), NOTHING)
@@ -66,17 +68,17 @@ def room(target: Target, jobs: Sequence[JobEntry], beside: Iterable[JobEntry] = 
 
 
 class Asked(NamedTuple):
-    """What a switch has answered."""
+    """The answer of a switch."""
 
     versions: Versions
     outdated: str = ""
-    """Why it cannot be used before it or the controller is upgraded; empty: it can."""
+    """Why the switch cannot be used before it or the controller is upgraded; empty: it can."""
     problem: str = ""
     """Why a software switch cannot have the lanes and slots of its configuration; empty: it can."""
 
 
 def ask(target: Target) -> Asked | None:
-    """None: the switch does not answer, or not this controller."""
+    """Asks a switch; None: it does not answer, or not this controller."""
     try:
         return asyncio.run(asyncio.wait_for(_ask(target), ASK_S_MAX))
     except (fy.P4ClientError, asyncio.TimeoutError, CredentialsError):

@@ -1,4 +1,5 @@
-"""How much a switch has, and how much a job takes of it: slots, job numbers, entries of tables, multicast groups. Pure.
+"""How much a switch has, and how much a job takes of each resource: slots, job numbers, entries of tables, multicast
+groups. Pure.
 
 UDP ports are not counted, since jobs share them. Nor are the entries of `own` and `forward`, which the configuration
 makes and no job.
@@ -41,15 +42,15 @@ class Amounts(Mapping[str, int]):
         return Amounts({name: self.of(name) - other.of(name) for name in {**self, **other}})
 
     def of(self, resource: str) -> int:
-        """0 of a resource that is not named."""
+        """How many of a resource; 0 if the resource is not named."""
         return self._amounts.get(resource, 0)
 
     def part(self, percent: int) -> Amounts:
-        """So much of each, but one at least."""
+        """This part of each resource, rounded down, but at least one."""
         return Amounts({name: max(1, count * percent // 100) for name, count in self.items()})
 
     def beyond(self, room: Amounts) -> str:
-        """The first resource of which these are more than there is room for; empty: there is none."""
+        """The first resource of which these amounts are more than `room` has; empty: there is none."""
         return next((name for name, count in self.items() if count > room.of(name)), "")
 
 
@@ -57,25 +58,25 @@ NOTHING = Amounts()
 
 
 class JobShape(NamedTuple):
-    """All of a job on which depends how much it takes of a switch's tables."""
+    """The properties of a job that determine how much it takes of a switch's tables."""
 
     contributors: int
     """Workers at the switch, and switches right below."""
     below: int
-    """The switches among them."""
+    """Switches among the contributors."""
     threads: int
     has_parent: bool
-    """Is there a switch above in the job's tree?"""
+    """True if the switch has a parent in the job's tree."""
 
 
 def in_units(count: int, resource: str) -> str:
-    """For people."""
+    """An amount in words, for people."""
     names = {SLOTS: "slots", JOBS: "jobs", GROUPS: "multicast groups"}
     return f"{count} {names.get(resource, f'entries of table {resource}')}"
 
 
 def shortage(resource: str, switch_name: str, room: int, taken: int, wanted: int) -> str:
-    """Why a job does not fit, for people. `taken` 0: it never does."""
+    """Says why a job does not fit, for people. `taken` 0: the job never fits."""
     if resource == GROUPS:
         has = f"{switch_name} has room for {room} multicast groups"
     else:

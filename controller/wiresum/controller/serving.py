@@ -1,4 +1,4 @@
-"""What every command that serves needs."""
+"""What every command that serves needs: more files, and an orderly end on signals."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from collections.abc import Iterator
 
 
 def raise_file_limit() -> None:
-    """To what this process may have: each connection is a file. (The usual limit of 1024 is for users of select().)"""
+    """Raises the limit of open files to what this process may have: each connection is a file. (The usual limit of 1024
+    is for users of select().)"""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Stop(threading.Event):
-    """For a handler of signals, which may run in the midst of a `wait` of its own thread. Others' `set` waits for ever
-    for the lock that their `wait` has then."""
+    """An event that a signal handler may set in the midst of a `wait` of its own thread. With a plain event `set` would
+    wait for ever for the lock that `wait` has then."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,14 +5,14 @@ created; which switches are being drained. Each batch of `Write`s is one transac
 power cut NORMAL may lose the last commits, and with them jobs whose workers have their grants.
 
 Still, a disk may forget, or return what was never written, and people restore old copies. No key is used again then:
-the ledger is written before a key is used, and the switches know how many they have been given. What the database says
-of jobs may be outdated. So each job has a seal, and is set aside if that is broken (set_aside.py); one that the
-switches do not hold is ended (telling.py); and one that is unknown here loses its entries.
+the ledger is written before a key is used, and the switches know how many they have been given. The database's records
+of jobs may be outdated. So each record has a seal, and is set aside if the seal is broken (set_aside.py); a job that
+the switches do not hold is ended (telling.py); and a job that is unknown here loses its entries.
 
-The epoch tells the controllers that have served from this state apart, and grows with each. It is the P4Runtime
-election id, so switches obey the newest controller. It is in the ledger and in the database. In the database it is a
-fence: a transaction fails, and writes to neither file, if a newer controller has begun. And it shows which file is
-older. A ledger that is older is taken for lost.
+The epoch tells the controllers that have served from this state apart, and grows with each. The P4Runtime election id
+is the epoch, so switches obey the newest controller. Both the ledger and the database have the epoch. In the database
+it is a fence: a transaction fails, and writes to neither file, if a newer controller has begun. And it shows which file
+is older. A ledger that is older is taken for lost.
 
 Only the owner may read the files, which hold tokens and keys. They must be on a local disk: SQLite's WAL shares memory
 between processes.
@@ -51,15 +51,15 @@ T = TypeVar("T")
 
 FILE_NAME = "controller.sqlite3"
 LIFE_FILE_NAME = "controller.alive"
-"""Empty; the controller that serves touches it, so that a standby notices a frozen one. In an orderly end it removes
-it."""
+"""An empty file that the active controller touches, so that a standby notices a frozen one. In an orderly end the
+controller removes the file."""
 APPLICATION_ID = 0x77697273
 """Marks the file as ours: "wirs"."""
 FREE_BYTES_MIN = 4 << 20
 BUSY_S_MAX = 5.0
 """How long another process may lock the file."""
 CLOSE_S_MAX = 2 * BUSY_S_MAX
-"""For a write in progress, before `close` leaves the file to it."""
+"""How long `close` waits for a write in progress before it leaves the file to the write."""
 
 _SCHEMA = """
 CREATE TABLE epoch (number INTEGER NOT NULL, reserved INTEGER NOT NULL);
@@ -78,32 +78,32 @@ CREATE TABLE ended (sequence INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE set_aside (sequence INTEGER PRIMARY KEY, why, switch_name, number, name, state, body, seal);
 INSERT INTO epoch VALUES (0, 0);
 """
-"""`set_aside` is a table of its own, since another job may get the number."""
+"""SQL statements that make the tables. `set_aside` is a table of its own, since another job may get the number."""
 _JOB_COLUMNS = "switch_name, number, name, state, body"
 
 
 def tables() -> frozenset[str]:
-    """The statements that made all that the database has, as `without_spaces` has them."""
+    """The statements that made the tables, in the form of `without_spaces`."""
     return frozenset(without_spaces(statement) for statement in _SCHEMA.split(";") if "CREATE" in statement)
 
 
 def without_spaces(statement: str) -> str:
-    """But one between two words."""
+    """A statement with a single space between words."""
     return " ".join(statement.split())
 
 
 class StoreError(RuntimeError):
-    """The state cannot be read or written: the text says which file, why, and what to do."""
+    """Raised if the state cannot be read or written: the text says which file, why, and what to do."""
 
 
 class DeposedError(StoreError):
-    """Another controller has begun to serve from the same file."""
+    """Raised if another controller has begun to serve from the file."""
 
 
 @contextlib.contextmanager
 def holding(directory: Path, *, alone: bool = False) -> Iterator[None]:
-    """Marks the folder of a state as in use by this process, whatever ends it. `alone`: by no other, or this raises
-    `BlockingIOError`; as it does for whoever wants to use it meanwhile. Raises `OSError`."""
+    """Marks the folder of a state as in use by this process, until the context or the process ends. `alone`: raises
+    `BlockingIOError` if another process uses the folder; meanwhile others get this error. Raises `OSError`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -116,18 +116,18 @@ def holding(directory: Path, *, alone: bool = False) -> Iterator[None]:
 
 
 class Store:
-    """From any thread; one after the other uses the database."""
+    """The state on disk. May be used from any thread; one at a time uses the database."""
 
     def __init__(self, directory: Path, *, busy_s_max: float = BUSY_S_MAX, close_s_max: float = CLOSE_S_MAX) -> None:
         """Makes folder and file if there are none. Raises `StoreError`, and then has changed nothing."""
         self.path = directory / FILE_NAME
         self._busy_s_max, self._close_s_max = busy_s_max, close_s_max
         self._using = threading.Lock()
-        """The database: SQLite crashes if it is closed while a thread executes a statement."""
+        """Guards the database: SQLite crashes if it is closed while a thread executes a statement."""
         self._closed = False
         self._life_path = directory / LIFE_FILE_NAME
         self._ledger: Ledger | None = None
-        """Of this controller; None: it has not begun."""
+        """The ledger of this controller; None: it has not begun."""
         self._keys_lost = ""
         self._past = ""
         self._cleanup = contextlib.ExitStack()
@@ -155,11 +155,11 @@ class Store:
 
     @property
     def epoch(self) -> int:
-        """Of this controller; 0: it has not begun."""
+        """Epoch of this controller; 0: it has not begun."""
         return self._ledger.epoch if self._ledger is not None else 0
 
     def begin(self) -> int:
-        """From now on this is the controller that serves. Returns its epoch, larger than that of all before."""
+        """Makes this the active controller. Returns its epoch, which is larger than all earlier ones."""
         with self._transaction() as database:
             found = self._read_ledger()
             epoch, reserved = self._witnessed()
@@ -180,12 +180,13 @@ class Store:
         return began.epoch
 
     def end(self) -> None:
-        """This controller, which has begun, does not serve any more: a standby need not wait. Does not raise."""
+        """Notes that this controller, which has begun, does not serve any more: a standby need not wait. Does not
+        raise."""
         with contextlib.suppress(OSError):
             self._life_path.unlink()
 
     def keys(self) -> Keys:
-        """Only the controller that has begun may draw keys, and from one such object."""
+        """The keys of the state. Only the controller that has begun may draw keys, and from one such object."""
         with self._used():
             found = self._ledger or self._read_ledger() or Ledger.draw()
             return Keys(KeySequence(found.secret), found.reserved)
@@ -208,7 +209,7 @@ class Store:
             )
 
     def write(self, writes: Iterable[outputs.Write]) -> None:
-        """All or nothing; on disk when this returns. Raises `DeposedError`, or another `StoreError`."""
+        """Writes all or nothing, on disk when this returns. Raises `DeposedError`, or another `StoreError`."""
         with self._transaction() as database:
             self._check_epoch(self._witnessed()[0])
             for write in writes:
@@ -218,8 +219,8 @@ class Store:
                     _apply(database, write)
 
     def check_serving(self) -> None:
-        """From any thread, also while a write hangs: it reads by a connection of its own. Raises `DeposedError`, or
-        another `StoreError` if it is not known whether another controller has begun."""
+        """Raises `DeposedError` if another controller has begun, or another `StoreError` if this is not known. May be
+        called from any thread, also while a write hangs: the check has a connection of its own."""
         with self._explained(), contextlib.closing(self._reader()) as database:
             (epoch,) = database.execute("SELECT number FROM epoch").fetchone()
         self._check_epoch(epoch)
@@ -234,7 +235,7 @@ class Store:
             self._life_path.touch(mode=0o600)
 
     def disk_trouble(self) -> str:
-        """Why a write would fail, as the file system says: a sentence, or empty."""
+        """A sentence that says why a write would fail, as the file system reports; empty: it would not."""
         try:
             found = os.statvfs(self.path.parent)
         except OSError as error:
@@ -247,16 +248,16 @@ class Store:
         return ""
 
     def life_shown(self) -> float | None:
-        """When life was shown last, to be compared with itself alone. None: never, or no controller has begun since the
-        orderly end of the last one."""
+        """When life was last shown, comparable only with other values of this function. None: never, or no controller
+        has begun since the orderly end of the last one."""
         try:
             return self._life_path.stat().st_mtime
         except OSError:
             return None
 
     def close(self) -> None:
-        """Idempotent. Waits for the write in progress. If that hangs, the file stays open, and the folder in use, until
-        the process ends. Whoever uses the database later gets a `StoreError`."""
+        """Closes the state. Idempotent. Waits for the write in progress. If the write hangs, the file stays open, and
+        the folder in use, until the process ends. Later uses of the database get a `StoreError`."""
         self._closed = True
         if not self._using.acquire(timeout=self._close_s_max):
             log.error("%s is not closed: a write has hung for %.0f s", self.path, self._close_s_max)
@@ -267,7 +268,7 @@ class Store:
             self._using.release()
 
     def _check(self) -> None:
-        """Raises if this is not an undamaged database of ours, of this version."""
+        """Raises an error if this is not an undamaged database of ours, of this version."""
         (objects,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
@@ -301,7 +302,7 @@ class Store:
         return self.path.parent / ledger.FILE_NAME
 
     def _read_ledger(self) -> Ledger | None:
-        """None: there is none, or it is damaged, which `_ledger_trouble` says."""
+        """Reads the ledger; None: there is none, or it is damaged, which `_ledger_trouble` says."""
         self._ledger_trouble = f"{self._ledger_path} is gone"
         try:
             return ledger.read(self.path.parent)
@@ -334,7 +335,7 @@ class Store:
     # The database.
 
     def _parsed(self, what: str, parse: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
-        """Without damaged ones: no job depends on them."""
+        """Parses rows, without damaged ones: no job depends on them."""
         found = []
         for row in rows:
             try:
@@ -344,7 +345,7 @@ class Store:
         return found
 
     def _load_jobs(self) -> tuple[list[JobRecord], list[SetAside]]:
-        """Those that are whole, and those that are damaged."""
+        """Undamaged records of jobs, and damaged ones."""
         rows = self._database.execute(f"SELECT {_JOB_COLUMNS}, seal FROM jobs").fetchall()
         whole = [JobRecord(*row[:-1]) for row in rows if row[-1] == _seal(*row[:-1])]
         why = f"what {self.path} says of it is damaged"
@@ -377,7 +378,7 @@ class Store:
                 raise
 
     def _reader(self) -> sqlite3.Connection:
-        """One that makes no file."""
+        """Opens a connection that makes no file."""
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
         return sqlite3.connect(uri, uri=True, timeout=self._busy_s_max)
 
@@ -441,4 +442,4 @@ def _apply(database: sqlite3.Connection, write: outputs.Write) -> None:
             database.execute("DELETE FROM draining WHERE switch_name = ?", (switch_name,))
             database.executemany("INSERT INTO draining VALUES (?)", [(switch_name,)] * draining)
         case outputs.CheckServing():
-            pass  # that the epoch is ours has been seen
+            pass  # the transaction has checked the epoch

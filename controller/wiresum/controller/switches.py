@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEVICE_CONFIGS = ("stratum", "pi")
-"""The form in which a Tofino's P4Runtime server wants the device configuration: Stratum's, or that of servers made of
+"""The form in which a Tofino's P4Runtime server wants the device configuration: Stratum's, or that of servers based on
 p4lang's PI, like the vendor's own (docs/tofino_deploy.md)."""
 
 
@@ -16,11 +16,11 @@ class Host:
 
     name: str
     address: str
-    """IPv4, dotted."""
+    """IPv4 address, dotted."""
     mac: str = ""
-    """Empty at a software switch."""
+    """MAC address; empty at a software switch."""
     port: int = 0
-    """Of the switch, if it has ports. Several hosts may be behind one."""
+    """Port of the switch, if it has ports. Several hosts may be behind one port."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class SwitchConfig:
     """A gRPC target: host:port, or unix:PATH."""
     device: int
     address: str
-    """Where workers send their packets: IPv4, dotted."""
+    """IPv4 address, dotted, that workers send their packets to."""
     port: int
     """UDP port of thread 0."""
     mac: str = ""
-    """Of a software switch, its machine's; may be empty."""
+    """MAC address. At a software switch, its machine's; may be empty."""
     program: Path | None = None
     """Tofino: the compiler's folder (`bfrt.json`, `pipe/tofino.bin`, `pipe/context.json`)."""
     p4info: Path | None = None
@@ -44,21 +44,21 @@ class SwitchConfig:
     device_config: str = DEVICE_CONFIGS[0]
     """Tofino: one of `DEVICE_CONFIGS`."""
     lanes: int = 0
-    """Software. 0: what the program was compiled for; so too `slots`."""
+    """Software switch: words of a packet. 0, here and for `slots`: what the program was compiled for."""
     slots: int = 0
     multicast: str = ""
-    """Software: the IPv4 group of job 0; job j's is j addresses further. Empty: each worker is sent a copy."""
+    """Software switch: the IPv4 group of job 0; job j's is j addresses further. Empty: each worker is sent a copy."""
     tls: Path | None = None
-    """Of P4Runtime: a folder as in `config.SecurityConfig`. None: plaintext."""
+    """The TLS folder for P4Runtime, as in `config.SecurityConfig`. None: plaintext."""
     insecure: bool = False
-    """Plaintext P4Runtime is wanted, even over a network."""
+    """True if plaintext P4Runtime is wanted, even over a network."""
     parent: str = ""
-    """Name of the switch above; empty: none."""
+    """Name of the parent switch; empty: none."""
     parent_port: int | None = None
-    """Of this switch, towards its parent. None: it has no ports, or no parent."""
+    """Port of this switch towards its parent. None: there are no ports, or no parent."""
     port_at_parent: int | None = None
-    """Of the parent, towards this switch."""
+    """Port of the parent towards this switch."""
     cables: tuple[tuple[int, int], ...] = ()
     """Tofino: pairs of ports of two pipes that a cable joins (nodes.py)."""
     hosts: tuple[Host, ...] = ()
-    """None at a switch with hosts only below it, or a software switch that any host reaches."""
+    """Machines at the switch; empty if it has hosts only below, or is a software switch that any host reaches."""

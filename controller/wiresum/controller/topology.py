@@ -1,4 +1,4 @@
-"""The switches of a configuration as trees, and checks of these. Pure. A switch without `parent` is the top of one."""
+"""The switches of a configuration as trees, and their checks. Pure. A switch without `parent` is the root of a tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TopologyError(ValueError):
 
 
 def check(switches: Sequence[SwitchConfig]) -> None:
-    """Raises a `TopologyError`."""
+    """Raises a `TopologyError` if the switches form no trees, or a link or host is wrong."""
     named = {switch.name: switch for switch in switches}
     for switch in switches:
         _check_parent(switch, named)
@@ -29,19 +29,20 @@ def check(switches: Sequence[SwitchConfig]) -> None:
 
 
 def children(switches: Iterable[SwitchConfig]) -> dict[str, list[SwitchConfig]]:
-    """The switches right below each, by its name, in the order of the file."""
+    """The switches right below each switch, by its name, in the order of the file."""
     switches = list(switches)
     return {switch.name: [other for other in switches if other.parent == switch.name] for switch in switches}
 
 
 def above(name: str, parents: Mapping[str, str]) -> Iterator[str]:
-    """The switches above one, from its parent to the top. `parents`: of every switch, empty at the top."""
+    """The switches above this one, from its parent to the root. `parents`: parents of all switches, empty for a
+    root."""
     while name := parents[name]:
         yield name
 
 
 def elsewhere(switch: SwitchConfig, switches: Sequence[SwitchConfig]) -> Iterator[Host]:
-    """The machines with MACs at other switches of the tree, each with the port of this switch that leads to it."""
+    """The machines with MACs at other switches of the tree, each with the port of this switch that leads there."""
     parents = {other.name: other.parent for other in switches}
     ports = {other.name: other.port_at_parent for other in switches}
     top = [switch.name, *above(switch.name, parents)][-1]
@@ -70,7 +71,7 @@ def _check_parent(switch: SwitchConfig, named: Mapping[str, SwitchConfig]) -> No
             text = f"parent makes a ring: {ring}. A tree has a switch at its top, which has no parent"
             raise TopologyError(switch, text)
         if parent not in named:
-            return  # it is told where it stands
+            return  # its own check reports this error
         way.append(parent)
 
 
@@ -99,7 +100,8 @@ def _check_link(
 
 
 def _check_free(about: SwitchConfig, key: str, switch: SwitchConfig, port: int, others: Iterable[SwitchConfig]) -> None:
-    """Raises if something else hangs on that port of the switch. `others`: switches below it. `about`: has the key."""
+    """Raises if another neighbour is at this port of the switch. `others`: switches below it. `about`: the switch whose
+    configuration has the key."""
     used: dict[int | None, str] = {host.port: host.name for host in switch.hosts}
     used |= {other.port_at_parent: other.name for other in others}
     if key == "port_at_parent" and switch.parent_port is not None:
@@ -109,7 +111,7 @@ def _check_free(about: SwitchConfig, key: str, switch: SwitchConfig, port: int, 
 
 
 def _check_hosts(switches: Sequence[SwitchConfig]) -> None:
-    """Raises if a host hangs on two switches of one tree."""
+    """Raises if a host is at two switches of one tree."""
     parents = {switch.name: switch.parent for switch in switches}
     seen: dict[tuple[str, str, str], str] = {}
     for switch in switches:

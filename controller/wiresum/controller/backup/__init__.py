@@ -1,5 +1,4 @@
-"""`wiresum backup` and `wiresum restore`: a controller's state in one file, and back.
+"""`wiresum backup` and `wiresum restore`: copy a controller's state into one file, and back.
 
-`archive` is the form of the file, and what of it is believed; `parts` what is in it, and where it belongs; `command`
-what people type.
+`archive` has the form of the file and its checks, `parts` its contents and where they belong, `command` the commands.
 """

@@ -38,15 +38,15 @@ BYTES_MAX: Mapping[str, int] = {
     CONFIGURATION: _MIB,
     **dict.fromkeys((*TLS, *PKI, AUTHORITY_KEY), 64 * _MIB),
 }
-"""All files that a backup may have, and how large they may be."""
+"""All files that a backup may have, and the most bytes of each."""
 MANIFEST_BYTES_MAX = 64 * 1024
 END_BYTES_MAX = tarfile.RECORDSIZE + tarfile.BLOCKSIZE
-"""Zeros behind the last file."""
+"""The most zeros behind the last file."""
 _COPY_BYTES = _MIB
 
 
 class ArchiveError(ValueError):
-    """What is wrong with an archive: a clause."""
+    """Raised for an archive that cannot be used: a clause that says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Manifest:
 
 
 def write(path: Path, files: Mapping[str, Path], *, made_at: float, software_version: str) -> int:
-    """Makes the archive, on disk when this returns, and readable by its owner alone. Returns its bytes. Raises
-    `ArchiveError`, or `OSError`, also if there is such a file; then there is nothing new."""
+    """Makes the archive, on disk when this returns, and readable by its owner alone. Returns its number of bytes.
+    Raises `ArchiveError`, or `OSError`, also if the file exists already; then nothing is left behind."""
     digests = {name: _digest(source) for name, source in files.items()}
     if large := [name for name, (size, _) in digests.items() if size > BYTES_MAX[name]]:
         raise ArchiveError(f"{large[0]} is too large, with over {BYTES_MAX[large[0]]} bytes")
@@ -83,20 +83,20 @@ def write(path: Path, files: Mapping[str, Path], *, made_at: float, software_ver
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
-        os.link(beside, path)  # unlike a rename it replaces nothing
+        os.link(beside, path)  # unlike a rename, a link replaces nothing
     finally:
         beside.unlink(missing_ok=True)
     return size
 
 
 class Archive:
-    """One that was checked."""
+    """An archive that was checked."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Reads all of it. Raises `ArchiveError` or `OSError`."""
+        """Reads the whole file. Raises `ArchiveError` or `OSError`."""
         self._file = file
         self._places: dict[str, tuple[int, int]] = {}
-        """Where a file begins, and how many bytes it has."""
+        """Where each file begins, and how many bytes it has."""
         found: dict[str, tuple[int, str]] = {}
         file.seek(0)
         if (first := self._next({MANIFEST: MANIFEST_BYTES_MAX})) != MANIFEST:
@@ -121,14 +121,14 @@ class Archive:
         return name in self.manifest.digests
 
     def read(self, name: str) -> bytes:
-        """Of a small file. Raises `ArchiveError` or `OSError`."""
+        """The content of a small file. Raises `ArchiveError` or `OSError`."""
         content = self._content(name)
         if hashlib.sha256(content).hexdigest() != self.manifest.digests[name][1]:
             raise ArchiveError("it has changed while it was read")
         return content
 
     def copy(self, name: str, to: Path) -> None:
-        """To a new file that its owner alone may read. Raises `ArchiveError` or `OSError`."""
+        """Copies a file to a new file that its owner alone may read. Raises `ArchiveError` or `OSError`."""
         begin, left = self._places[name]
         self._file.seek(begin)
         digest = hashlib.sha256()
@@ -141,7 +141,7 @@ class Archive:
             raise ArchiveError("it has changed while it was read")
 
     def _next(self, bytes_max: Mapping[str, int]) -> str:
-        """The name in the next header; empty: it is the end."""
+        """The name in the next header; empty at the end of the archive."""
         block = self._file.read(tarfile.BLOCKSIZE)
         if len(block) < tarfile.BLOCKSIZE:
             raise ArchiveError("it is cut off")
@@ -166,7 +166,7 @@ class Archive:
         return header.name
 
     def _pass(self) -> tuple[int, str]:
-        """Behind the newest file. Returns its bytes and their digest."""
+        """Reads past the newest file. Returns its number of bytes and their digest."""
         _, size = list(self._places.values())[-1]
         digest, left = hashlib.sha256(), size
         while left:

@@ -120,7 +120,8 @@ def restore(
 
 
 def _places(archive: Archive, config_path: Path, state: Path | None, tls: Path | None, pki: Path | None) -> Places:
-    """Paths in an archive's configuration are followed only if whoever restores it names them."""
+    """Where the parts of an archive go. Paths in an archive's configuration are followed only if the user names
+    them."""
     if config_path.exists():
         here = _load(config_path).state
         if here is None and state is None:

@@ -1,21 +1,21 @@
-"""What is in a backup, and how it is put back.
+"""The parts of a backup, and how they are restored.
 
-**The state** is the database, copied by SQLite while the controller serves, and after it the ledger of keys. The ledger
-is written before the database, so of the two in a backup it is the newer or the same, as after a crash.
+**The state** is the database, copied by SQLite while the controller serves, and then the ledger of keys. The ledger is
+written before the database, so a backup's ledger is as new as its database or newer, as after a crash.
 
-**Keys.** A backup is old: since it was made the controller has drawn keys that its ledger does not know of. Each switch
-knows how many keys of the sequence it was given, for as long as its cells, and a controller goes on behind that number
-before it gives the switch a job (jobs/keys.py). So the sequence is kept, and with it the jobs that the backup and the
-switches both know: with a new secret every switch would be loaded anew. If there is a ledger of the same sequence in
-the folder, the higher of both counts is kept.
+**Keys.** A backup is old: since then the controller has drawn keys that the backup's ledger does not know of. Each
+switch knows how many keys of the sequence it was given, for as long as its cells, and a controller continues behind
+that number before it gives the switch a job (jobs/keys.py). So the sequence is kept, and with it the jobs that the
+backup and the switches both know: with a new secret every switch would be loaded anew. If the folder has a ledger of
+this sequence already, the higher of both counts is kept.
 
-**Epochs.** A switch obeys the newest controller. One that begins from a backup must be newer than all that have begun
-since. How many these were is unknown; so the restored ledger's epoch is as much greater as 4096 of them can be. The
-database keeps the epoch that it had. The controller that begins sees by this that the database is not what was written
-last, and says so (store.py).
+**Epochs.** A switch obeys the newest controller. A controller that begins from a backup must be newer than all that
+have begun since. How many have begun is unknown; so the restored ledger's epoch is as much greater as 4096 of them can
+make it. The database keeps its old epoch. The controller that begins sees by this difference that the database is not
+what was written last, and says so (store.py).
 
-Nothing is written before all is checked. Everything is written beside what is there, and then moved in its place; the
-old database's write-ahead log goes before, since SQLite would apply it to the new one.
+Nothing is written before all is checked. New files are written beside the old ones, and then moved in their place; the
+old database's write-ahead log goes before, since SQLite would apply it to the new database.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from wiresum.controller.store import (
 from wiresum.controller.store import FILE_NAME as DATABASE
 
 EPOCH_STEP = 4096 << EPOCH_STEP_BITS
-"""By which a restored epoch exceeds the one in the backup."""
+"""How much a restored epoch exceeds the one in the backup."""
 EPOCH_MAX = 1 << 62
-"""Of a backup: all that follow are election ids, too."""
+"""The largest epoch of a backup: all that follow are election ids, too."""
 PUBLIC = frozenset({CONFIGURATION, "tls/ca.crt", "tls/tls.crt", "tls/ca.crl", "pki/ca.crt", "pki/ca.crl"})
-"""What others may read, as `wiresum ca` makes it; the configuration holds no secret."""
+"""Files that others may read, as `wiresum ca` makes them; the configuration holds no secret."""
 
 
 class BackupError(RuntimeError):
-    """What is wrong, and what to do: a sentence."""
+    """Raised if a backup cannot be made or restored: a sentence that says what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Of a database."""
+    """How much a database contains."""
 
     jobs: int
     reservations: int
@@ -77,7 +77,8 @@ class Contents:
 def collect(
     config_path: Path, config: Config, into: Path, *, tls: bool, pki: Path | None, authority_key: bool
 ) -> tuple[dict[str, Path], Contents]:
-    """Where the files of a backup are; what might change meanwhile is copied into this folder. Raises `BackupError`."""
+    """Collects the files of a backup; files that might change meanwhile are copied into the folder `into`. Raises
+    `BackupError`."""
     if config.state is None:
         raise BackupError(f"{config_path} names no `state`, so there is none to back up: keep a copy of that file")
     if not (config.state / DATABASE).exists():
@@ -108,7 +109,7 @@ def collect(
 
 
 def _snapshot(state: Path, to: Path) -> Contents:
-    """The database as one transaction left it, in one file."""
+    """Copies the database into one file, as one transaction left it."""
     try:
         with contextlib.ExitStack() as cleanup:
             cleanup.enter_context(holding(state))
@@ -126,13 +127,14 @@ def _snapshot(state: Path, to: Path) -> Contents:
 
 
 def _check_database(path: Path, where: str) -> Contents:
-    """Of a copy that nobody else uses. Raises `BackupError` if a controller of this release could not begin with it."""
+    """Counts what a copy of a database has, which nobody else uses. Raises `BackupError` if a controller of this
+    release could not begin with the database."""
     try:
         with contextlib.closing(sqlite3.connect(path)) as database:
             made = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
             found = {without_spaces(str(statement)) for (statement,) in made}
             if found != tables():
-                # Before anything is asked of it: a view or a trigger could do anything then, or later.
+                # Before any query: a view or a trigger could do anything then, or later.
                 raise BackupError(f"the database {where} has other tables than a controller's")
             epoch, reserved = database.execute("SELECT number, reserved FROM epoch").fetchone()
         with contextlib.closing(Store(path.parent)) as store:
@@ -161,7 +163,7 @@ def _make_sense(epoch: object, reserved: object) -> bool:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the parts of a backup go; None: they stay in it."""
+    """Where the parts of a backup go; None: a part stays in the backup."""
 
     state: Path
     configuration: Path | None = None
@@ -178,13 +180,13 @@ class Places:
 
 
 def configuration_in(archive: Archive) -> str:
-    """Its text; empty: there is none. Raises `ArchiveError` or `OSError`."""
+    """The text of the configuration in an archive; empty: there is none. Raises `ArchiveError` or `OSError`."""
     return archive.read(CONFIGURATION).decode(errors="replace") if CONFIGURATION in archive else ""
 
 
 def restore(archive: Archive, places: Places, *, force: bool) -> tuple[Contents, list[Path]]:
-    """Returns what the state has, and the files that were written. Raises `BackupError`, and has changed nothing then
-    unless that says so."""
+    """Restores a backup. Returns what the state has, and the files that were written. Raises `BackupError`, and has
+    changed nothing then unless the error says so."""
     if DATABASE not in archive:
         raise BackupError("it has no state: it is no backup of a controller")
     with _unpacked(archive) as there, contextlib.ExitStack() as cleanup:
@@ -220,7 +222,7 @@ def restore(archive: Archive, places: Places, *, force: bool) -> tuple[Contents,
 
 @contextlib.contextmanager
 def _unpacked(archive: Archive) -> Iterator[dict[str, Path]]:
-    """Its files, for as long as the context: each in a folder of its own, under the name of `Places`."""
+    """The files of an archive, for as long as the context: each in a folder of its own, under the name of `Places`."""
     with tempfile.TemporaryDirectory(prefix="wiresum-restore-") as folder:
         there = {}
         for index, name in enumerate(archive.manifest.digests):
@@ -238,7 +240,7 @@ def _unpacked(archive: Archive) -> Iterator[dict[str, Path]]:
 
 
 def _ledger(folder: Path, where: str) -> Ledger | None:
-    """Raises `BackupError`."""
+    """Reads a ledger; None: there is none. Raises `BackupError`."""
     try:
         found = ledger.read(folder)
     except (LedgerError, ForeignLedgerError, OSError) as error:
@@ -249,11 +251,11 @@ def _ledger(folder: Path, where: str) -> Ledger | None:
 
 
 def _next_ledger(keys: Ledger | None, state: Path) -> Ledger | None:
-    """That of the next controller. Without one in the backup there is none, and that controller draws a new secret."""
+    """The ledger of the next controller. None if the backup has no ledger: that controller draws a new secret."""
     try:
         there = _ledger(state, f"in {state}")
     except BackupError:
-        there = None  # it is replaced because it is damaged, perhaps
+        there = None  # the old ledger is replaced, perhaps because it is damaged
     if keys is None:
         return None
     epoch, reserved = keys.epoch, keys.reserved
@@ -264,7 +266,8 @@ def _next_ledger(keys: Ledger | None, state: Path) -> Ledger | None:
 
 
 def _install(there: Mapping[str, Path], targets: Mapping[str, Path], keys: Ledger | None) -> list[Path]:
-    """The ledger first: with the new one and the old database a controller would begin as after a crash."""
+    """Puts the files in their places, the ledger first: with the new ledger and the old database a controller would
+    begin as after a crash."""
     state = targets[DATABASE].parent
     with contextlib.ExitStack() as cleanup:
         staged = {name: _stage(name, there[name], target, cleanup) for name, target in targets.items() if name != KEYS}
@@ -283,7 +286,7 @@ def _install(there: Mapping[str, Path], targets: Mapping[str, Path], keys: Ledge
 
 
 def _stage(name: str, source: Path, target: Path, cleanup: contextlib.ExitStack) -> Path:
-    """A copy beside its place, on disk; gone in the end if it was not moved there."""
+    """Copies a file beside its place, on disk; the copy goes in the end if it was not moved there."""
     beside = target.with_name(f".{target.name}.restored")
     beside.unlink(missing_ok=True)
     cleanup.callback(beside.unlink, missing_ok=True)
@@ -303,7 +306,7 @@ def _stage(name: str, source: Path, target: Path, cleanup: contextlib.ExitStack)
 
 
 def _give(path: Path) -> None:
-    """To the owner of its folder: root restores what a service's user reads."""
+    """Gives a file to the owner of its folder: root restores what a service's user reads."""
     if os.geteuid() == 0:
         owner = path.parent.stat()
         os.chown(path, owner.st_uid, owner.st_gid)
