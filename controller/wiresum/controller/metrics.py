@@ -249,7 +249,7 @@ class ReportCollector(Collector):
 def _service(service: join.ServiceReport) -> Iterator[Metric]:
     about = {"role": service.role, "version": service.software_version}
     yield InfoMetricFamily("wiresum_service", "The role and the version of the service.", about)
-    yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Since the service began.", service.age_seconds)
+    yield GaugeMetricFamily("wiresum_service_uptime_seconds", "Seconds since the service began.", service.age_seconds)
     refusals = CounterMetricFamily("wiresum_refusals", "Requests that were refused, by reason.", labels=["reason"])
     for reason in sorted({*REFUSALS_ALERTED, *service.refusals}):
         refusals.add_metric([reason], service.refusals.get(reason, 0))
@@ -259,7 +259,7 @@ def _service(service: join.ServiceReport) -> Iterator[Metric]:
 def _standby(service: join.ServiceReport) -> Iterator[Metric]:
     silent = GaugeMetricFamily(
         "wiresum_active_silent_seconds",
-        "Of a standby: since the active controller showed life, as far as it saw.",
+        "Seconds since a standby has last seen life of the active controller.",
     )
     if service.HasField("active_silent_seconds"):
         silent.add_metric([], service.active_silent_seconds)
@@ -309,7 +309,7 @@ def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Ite
     running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
     labels = ["switch", "resource"]
     room = GaugeMetricFamily("wiresum_switch_room", "What the switch has for jobs, by resource.", labels=labels)
-    taken = GaugeMetricFamily("wiresum_switch_room_taken", "What jobs have taken of it, by resource.", labels=labels)
+    taken = GaugeMetricFamily("wiresum_switch_room_taken", "What jobs have taken of a switch, by resource.", labels=labels)
     strays = CounterMetricFamily(
         "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
     )
@@ -391,9 +391,9 @@ GAUGES: dict[str, tuple[str, Callable[[join.JobReport], float | None]]] = {
     "streams": ("Streams that its workers send: those of one host share one.", lambda job: job.streams),
     "slots": ("Slots of the job's lease.", lambda job: job.slots),
     "queue_position": ("Place in the queue for slots; 1 is the next, 0 not in it.", lambda job: job.queue_position),
-    "age_seconds": ("Since the first worker asked.", lambda job: job.age_seconds),
+    "age_seconds": ("Seconds since the first worker asked.", lambda job: job.age_seconds),
     "heartbeat_age_seconds": (
-        "Since the last heartbeat of the attending worker that is silent for longest.",
+        "Seconds since the last heartbeat of the attending worker that is silent for longest.",
         _heartbeat_age_s,
     ),
     "contributions_behind": (
