@@ -20,7 +20,7 @@ SEEDS_DEFAULT = {
     "shared_seed": 100,
     "long_seed": 60,
     "long_fault_seed": 60,
-    "life_seed": 400,
+    "life_seed": 360,
 }
 """By the name of a test's argument. `make test` runs the first quarter, `make test-nightly` all."""
 COMMIT_VARIABLE = "SIMULATION_SEED"

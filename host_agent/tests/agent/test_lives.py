@@ -2,10 +2,11 @@
 
 A seed makes a job, its services, and up to six faults that begin within FAULTS_S: a service is killed, stopped or
 frozen, takes no jobs, or hands over to its standby; its disk lags; a switch, perhaps of a tree, is lost, out of reach
-or drained; workers' calls are cut, or what they are told is lost; and perhaps one worker ends the job, or dies. In a
-*mild* world each fault is over before anybody gives up: there the job goes on, or all hear why it does not. In any
-world all workers end or all go on, within a bound, and what each says of its positions is so; and in the end no service
-keeps anything of the job.
+or drained; workers' calls are cut, or what they are told is lost; and perhaps one worker ends the job, or dies, or its
+certificate is revoked. One worker forks a child, and some jobs are at a second aggregator, too. In a *mild* world each
+fault is over before anybody gives up: there the job goes on, or all hear why it does not. In any world all workers end
+or all go on, within a bound, each life keeps what its table promises (watched.py), and in the end no service keeps
+anything of the job.
 
 pytest host_agent/tests/agent/test_lives.py --seeds 10000        a long run
 pytest host_agent/tests/agent/test_lives.py --seed 1234          repeats a seed
@@ -13,11 +14,12 @@ pytest host_agent/tests/agent/test_lives.py --seed 1234          repeats a seed
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import math
 import random
 import struct
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ from typing import Any
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent.errors import WiresumError
-from wiresum.agent.life import Life, Output
+from wiresum.agent import lifetime
+from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.life_table import ABORT_S_MAX, IMPOSSIBLE, LEAVE_S_MAX, NOTHING, RESUME_S, TABLE, Event, Phase
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
@@ -35,6 +37,8 @@ from wiresum_lab.doubles.controller import NOBODY, switch
 from wiresum_lab.doubles.moving import roles
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job
 from wiresum_lab.doubles.virtual_network import LATENCY_S, LIMITS, SIZES, Network, Running, Service
+
+from .watched import Watched
 
 FAULTS_S = 8.0
 MILD_S, LONG_S = 4.0, 60.0
@@ -60,19 +64,8 @@ def tree() -> list[Switch]:
     return [switch("spine", SIZES, NOBODY), *racks, switch("spare", SIZES)]
 
 
-VISITED: Counter[tuple[Phase, Event]] = Counter()
-WORLDS_LEAST, CELLS_LEAST = 100, 50
+WORLDS_LEAST, CELLS_LEAST = 90, 60
 """So many worlds visit so many of the cells of the table where something is done."""
-
-
-def note_visits(life: Life) -> None:
-    handle = life.handle
-
-    def note(event: Event, now: float, *what: Any) -> list[Output]:
-        VISITED[life.phase, event] += 1
-        return handle(event, now, *what)
-
-    life.handle = note  # type: ignore[method-assign]
 
 
 class Rounds:
@@ -103,25 +96,32 @@ class Sums(DataPath):
     def __init__(self, rounds: Rounds, rank: int) -> None:
         super().__init__()
         self.rounds, self.rank = rounds, rank
-        self.stands_still = self.is_dead = False
+        self.stands_still = self.is_dead = self.is_barred = False
         self.key, self.served_at, self.secret = 0, "", b""
         self.member: Membership | None = None
         self.over: list[str] = []
         """What this worker has said of its end."""
 
+    @property
+    def is_gone(self) -> bool:
+        """It may not have said so."""
+        return self.is_dead or self.is_barred or self.over == ["leave"]
+
     def traffic(self) -> TrafficStats:
         self._packets += not self.stands_still
         return TrafficStats(packets_sent=self._packets, bytes_received=self.rounds.passed)
 
-    def halt(self) -> bytes:
-        super().halt()
-        assert not self.over, "one with an order does not halt"
-        self.stands_still = True
+    @property
+    def positions(self) -> bytes:
         return struct.pack(f">{SLOTS}I", *self.rounds.positions[self.rank])
 
+    def halt(self) -> bytes:
+        super().halt()
+        self.stands_still = True
+        return self.positions
+
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
-        assert self.stands_still and not self.over
-        assert grant.key != self.key
+        assert self.stands_still and grant.key != self.key
         super().move(grant, roles)
         assert roles == self.rounds.roles[self.rank], "the roles are those of where all workers stand"
         assert grant.members_secret == self.secret, "it is still the job's"
@@ -165,7 +165,20 @@ class World:
             path.member = member
             path.know(member.grant)
             path.secret = member.grant.members_secret
-            note_visits(member._life)
+        members = zip(self.paths, self.job.members, strict=True)
+        self.watched = [Watched(member._life, path, member.where) for path, member in members]
+        self.beside: Job | None = None
+        """The part of the same job at a second aggregator, of which no service fails."""
+        if fallback is None and chance.random() < 0.2:
+            steady = Service(self.network, self.limits).start()
+            others = [DataPath() for _ in self.paths]
+            for each in others:
+                each.answered = True
+            self.beside = Job(self.network, steady.endpoint, others, share=share, beside=self.job)
+            for rank in range(workers):
+                self.network.start(functools.partial(self._end_at_all, rank), f"program of rank {rank}")
+        self.causes: list[WiresumError] = []
+        """What each worker of a job at two aggregators has heard first."""
         self.enders = [chance.randrange(workers)] if chance.random() < 0.6 else []
         if chance.random() < 0.1:
             self.enders = list(range(workers))
@@ -188,6 +201,19 @@ class World:
 
     def _all_send(self) -> bool:
         return not any(path.stands_still or path.over or path.errors or path.is_dead for path in self.paths)
+
+    def _at_all(self, rank: int) -> list[Membership]:
+        """The memberships of a worker."""
+        return [job.members[rank] for job in (self.job, self.beside) if job is not None]
+
+    def _end_at_all(self, rank: int) -> None:
+        """As a program does whose job is over at one of its aggregators."""
+        assert self.beside is not None
+        heard = [path.errors for path in (self.paths[rank], self.beside.paths[rank])]
+        self.network.wait_for(lambda: any(heard) or self.is_over, math.inf)
+        if any(heard) and not self.paths[rank].is_dead:
+            self.causes += next(filter(None, heard))[:1]
+            self._order(rank, "leave")
 
     # Faults.
 
@@ -300,6 +326,12 @@ class World:
         heal()
         self._say("healed")
 
+    def _fault_after_fault(self, faults: list[Callable[[], None]]) -> None:
+        """A job that has gone on meets the next one."""
+        for fault in faults:
+            fault()
+            self.network.wait_for(self._is_settled, self.network.now() + FAULTS_S)
+
     def _cut(self, ranks: list[int], how: str) -> None:
         for host in (self.job.hosts[rank] for rank in ranks if not self.paths[rank].is_dead):
             host.loses_packets = how == "deaf"
@@ -309,10 +341,27 @@ class World:
             elif not how:
                 host.cut_off = ""
 
+    def _fork(self) -> None:
+        """A child that a worker forks is no member, and the worker goes on."""
+        member = self.chance.choice(self.job.members)
+        self._await_moment([member], self.chance.random() * FAULTS_S)
+        child, life = copy.copy(member), copy.copy(member._life)
+        del life.handle  # it is not watched
+        Watched.visited[life.phase, Event.FORKED] += 1
+        life._timers, child._life = dict(life._timers), life
+        child.after_fork_in_child()
+        lifetime._inherited.pop()  # a process that is a child keeps it
+        child.abort("a child has failed")
+        child.leave()
+        assert (life.phase, life.next_timer(), child._events.empty()) == (Phase.INERT, None, True)
+        with pytest.raises(SwitchUnreachableError, match="no member of the job"):
+            child.diagnose()
+
     def _end(self, rank: int) -> None:
         member, path = self.job.members[rank], self.paths[rank]
         self._await_moment([member], self.chance.random() * (FAULTS_S + 2.0))
-        how = self.chance.choice(["abort", "abort", "leave", "abort leave", "abort abort", "halt", "move", "die"])
+        orders = ["abort", "abort", "leave", "abort leave", "abort abort"]
+        how = self.chance.choice([*orders, "halt", "move", "die", "bar"])
         self._say(f"rank {rank} {how}")
         if how in ("halt", "move"):
             path.fails[how] = ValueError(BUG)
@@ -321,29 +370,38 @@ class World:
             path.is_dead = True
             self.job.hosts[rank].cut("refused")
             return
+        if how == "bar":
+            path.is_barred = True
+            self.network.revoke(self.job.hosts[rank].certificate)
+            return
         self.network.run(*(functools.partial(self._order, rank, word) for word in how.split()))
 
     def _order(self, rank: int, word: str) -> None:
-        member, path, clock = self.job.members[rank], self.paths[rank], self.network
+        members, path, clock = self._at_all(rank), self.paths[rank], self.network
         if word == "leave":
-            self._await_moment([member], self.chance.random() * 3.0)
+            self._await_moment(members[:1], self.chance.random() * 3.0)
         if not path.errors:
             path.over.append(word)
         began_at = clock.now()
-        member.abort(REASON) if word == "abort" else member.leave()
+        for member in members:
+            member.abort(REASON) if word == "abort" else member.leave()
         bound_s = LEAVE_S_MAX if word == "abort" else ABORT_S_MAX if "abort" in path.over else LEAVE_S_MAX
-        assert clock.now() - began_at <= bound_s + 1.0, "an order is bounded"
+        assert clock.now() - began_at <= len(members) * (bound_s + 1.0), "an order is bounded"
+        assert word == "abort" or all(member._life.phase is Phase.LEFT for member in members)
 
     # What must be.
 
     def run(self) -> None:
         try:
             faults = [self._fault] * self.chance.choice([1, 2, 3, 4, 6])
-            self.network.run(*(functools.partial(self._end, rank) for rank in self.enders), *faults)
+            if self.chance.random() < 0.3:
+                faults = [functools.partial(self._fault_after_fault, faults)]
+            enders = [functools.partial(self._end, rank) for rank in self.enders]
+            self.network.run(*enders, *faults, self._fork)
             self._heal()
             self.network.sleep(STEP_S if self.mild else SETTLE_S)
             bound_s = self.limits.reattach_ms / 1000 + RESUME_S
-            if not self.mild or any(path.is_dead or "leave" in path.over for path in self.paths):  # perhaps unheard
+            if not self.mild or any(path.is_gone or "leave" in path.over for path in self.paths):  # perhaps unheard
                 bound_s += self.limits.heartbeat_lost_ms / 1000 + MARGIN_S
             settled = self.network.wait_for(self._is_settled, self.network.now() + bound_s)
             assert settled, f"neither over nor going on: {self._state()}"
@@ -351,6 +409,9 @@ class World:
         finally:
             self.is_over = True
         self.job.leave()
+        if self.beside is not None:
+            self.beside.leave()
+        self._expect_promises_kept()
         self._expect_nothing_kept()
         for running in list(self.network.services.values()):
             running.owner.kill()
@@ -368,6 +429,14 @@ class World:
                 running.drain(each.name, resume=True)
                 running.find_switch(each.name)
 
+    def _expect_promises_kept(self) -> None:
+        problems = [f"rank {rank}: {problem}" for rank, each in enumerate(self.watched) for problem in each.problems]
+        assert problems == []
+        for path, member in zip(self.paths, self.job.members, strict=True):
+            assert (member.moved is not None) == bool(path.moves), "it says that it has moved"
+            failed = [error for error in path.errors if "this worker has failed" in str(error)]
+            assert failed == [], "a worker's own thread has an error"
+
     def _expect_nothing_kept(self) -> None:
         services = list(self.network.services.values())
         slots = [sum(each.sizes.slots for each in running.switches) for running in services]
@@ -381,8 +450,19 @@ class World:
             assert each._writes or each.store is None or each.store.load().jobs == []
         assert [each.jobs.roster.named for each in services] == [{}] * len(services)
 
+    def _check_fallback(self) -> None:
+        """The job goes on: elsewhere nobody keeps the fallback open."""
+        fallback = self.job.fallback
+        if fallback is not None and {path.served_at for path in self.paths} != {fallback.target}:
+            assert not fallback.users, f"ranks {fallback.users} keep the fallback open, which serves nobody"
+
     def _is_settled(self) -> bool:
-        return all(path.errors or "leave" in path.over or path.is_dead for path in self.paths) or self._go_on()
+        is_over = all(path.errors or "leave" in path.over or path.is_dead for path in self.paths)
+        return (is_over and self._is_over_beside()) or self._go_on()
+
+    def _is_over_beside(self) -> bool:
+        members = zip(self.paths, self.beside.members, strict=True) if self.beside is not None else ()
+        return all(path.is_dead or member._life.phase in (Phase.OVER, Phase.LEFT) for path, member in members)
 
     def _go_on(self) -> bool:
         keys = {path.key for path in self.paths}
@@ -400,8 +480,11 @@ class World:
             self.network.sleep(5.0)
             if not any(path.fails and path.errors for path in self.paths):  # that shows when the job moves
                 assert self._go_on() and self.rounds.passed > before, f"it goes on, and stays so: {self._state()}"
+                self._check_fallback()
+                assert self.beside is None or not any(path.errors for path in self.beside.paths)
                 return
         errors = [error for path in self.paths for error in path.errors if not path.is_dead]
+        errors = errors if self.beside is None else self.causes
         assert all(len(path.errors) <= 1 for path in self.paths), "each hears of it once"
         assert not self.mild or self.enders, f"a mild world ends no job: {errors}"
         for error in errors if self.mild else []:
@@ -412,14 +495,15 @@ class World:
         said = [
             BUG if each.fails else f"ended the job: {REASON}" for each in enders if "abort" in each.over or each.fails
         ]
-        said += [f"rank {each.rank}" for each in enders if each.over == ["leave"] or each.is_dead]
-        if self.is_forgotten or any(each.is_dead or each.over == ["leave"] for each in enders):
+        said += [f"rank {each.rank}" for each in enders if each.is_gone]
+        said += ["was revoked" for each in enders if each.is_barred]
+        if self.is_forgotten or any(each.is_gone for each in enders):
             said.append("looked for another lease")  # for those who have heard it, or are gone
         assert any(text in str(error) for text in said), error
 
 
 def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_path: Path) -> None:
-    VISITED.update({(Phase.JOINED, Event.BEGIN): 1})
+    Watched.visited.update({(Phase.JOINED, Event.BEGIN): 1})
     world = World(life_seed, tmp_path)
     try:
         world.run()
@@ -431,9 +515,9 @@ def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_pa
 def test_the_worlds_visit_most_of_what_can_happen() -> None:
     """With the worlds before. `pytest -s` shows how often each cell was visited; those that are not are tested alone
     (test_life.py)."""
-    if VISITED[Phase.JOINED, Event.BEGIN] < WORLDS_LEAST:
+    if Watched.visited[Phase.JOINED, Event.BEGIN] < WORLDS_LEAST:
         pytest.skip("too few seeds")
     acts = [(phase, event) for phase in Phase for event in Event if TABLE[phase][event] not in (IMPOSSIBLE, NOTHING)]
     for phase, event in acts:
-        print(f"{phase.name:9} {event.name:10} {VISITED[phase, event]:9}")  # noqa: T201 - for people
-    assert sum(cell in VISITED for cell in acts) >= CELLS_LEAST
+        print(f"{phase.name:9} {event.name:10} {Watched.visited[phase, event]:9}")  # noqa: T201 - for people
+    assert sum(cell in Watched.visited for cell in acts) >= CELLS_LEAST

@@ -19,7 +19,7 @@ from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.world import WORLD, World
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
-from wiresum.controller.jobs.job import Worker
+from wiresum.controller.jobs.job import Asker, Worker
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security import Security
 from wiresum.controller.security.authority import Authority, Holder
@@ -112,11 +112,11 @@ def test_a_worker_that_is_told_to_retry_later_does(
     jobs = service.running.jobs
     ask, asked_at = jobs.ask, []
 
-    def refuse_first(request: JoinRequest, now: float) -> Worker:
+    def refuse_first(request: JoinRequest, now: float, asker: Asker) -> Worker:
         asked_at.append(now)
         if len(asked_at) == 1:
             raise Refusal("RESOURCE_EXHAUSTED", "too many requests", retry_s=7.0)
-        return ask(request, now)
+        return ask(request, now, asker)
 
     monkeypatch.setattr(jobs, "ask", refuse_first)
     member = join(AgentConfig(switch=service.endpoint), world=Host(network))

@@ -12,6 +12,7 @@ from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.membership import Membership
+from wiresum.agent.orders import Abort
 from wiresum.agent.statistics import TrafficStats
 from wiresum_lab.doubles.virtual_network import Host, Network, Service
 
@@ -57,6 +58,11 @@ class FallbackOf:
     def __init__(self, service: Service) -> None:
         self.service, self.target, self.trouble = service, service.endpoint, ""
         self.opened = self.closed = 0
+        self.users: set[int] = set()
+        """Ranks of workers that have opened it, and not closed it since."""
+
+    def of(self, rank: int) -> _FallbackOfOne:
+        return _FallbackOfOne(self, rank)
 
     def open(self, grant: messages.JoinReply) -> None:
         self.opened += 1
@@ -67,8 +73,25 @@ class FallbackOf:
     def serves(self) -> bool:
         return self.opened > 0 and not self.trouble
 
+
+class _FallbackOfOne:
+    """As one worker has it."""
+
+    def __init__(self, shared: FallbackOf, rank: int) -> None:
+        self._shared, self._rank, self.target = shared, rank, shared.target
+        self.serves = shared.serves
+
+    @property
+    def trouble(self) -> str:
+        return self._shared.trouble
+
+    def open(self, grant: messages.JoinReply) -> None:
+        self._shared.users.add(self._rank)
+        self._shared.open(grant)
+
     def close(self) -> None:
-        self.closed += 1
+        self._shared.users.discard(self._rank)
+        self._shared.closed += 1
 
 
 class Job:
@@ -77,12 +100,15 @@ class Job:
     def __init__(
         self, network: Network, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
     ) -> None:
-        """`fields`: of the configuration; `can_move` and `addresses` are the workers'."""
+        """`fields`: of the configuration; `can_move` and `addresses` are the workers'. `beside`: the job of the same
+        workers at an aggregator before this one."""
         self.network, self.paths, self.fallback = network, paths, fallback
         self._can_move = bool(fields.pop("can_move", True))
         self._addresses: Any = fields.pop("addresses", ["127.0.0.1"] * len(paths))
+        beside: Any = fields.pop("beside", None)
         self.config = AgentConfig(switch=switch, **(_SETTINGS | fields))  # type: ignore[arg-type]
-        self.hosts = [Host(network) for _ in paths]
+        self.hosts = beside.hosts if beside is not None else [Host(network) for _ in paths]
+        self._aborts = beside._aborts if beside is not None else [Abort() for _ in paths]
         self.members: list[Membership] = network.run(*(partial(self._join, rank) for rank in range(len(paths))))
         for member, path in zip(self.members, paths, strict=True):
             halt, move = (path.halt, path.move) if self._can_move else (None, None)
@@ -106,7 +132,8 @@ class Job:
             threads_max=2,
             lanes_max=100,
             can_move=self._can_move,
-            fallback=self.fallback,
+            fallback=self.fallback.of(rank) if self.fallback is not None else None,
+            abort=self._aborts[rank],
             world=self.hosts[rank],
         )
 

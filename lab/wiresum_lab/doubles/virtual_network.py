@@ -22,14 +22,16 @@ from wiresum.agent.world import World
 from wiresum.controller.driver import JobCounters, Reconciled, SwitchSizes
 from wiresum.controller.jobs import outputs, report
 from wiresum.controller.jobs.cluster import Switch
-from wiresum.controller.jobs.job import Job, Worker
+from wiresum.controller.jobs.job import Asker, Job, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
+from wiresum.controller.security.revocation import TELL_S
 from wiresum.controller.store import DeposedError, Store
 from wiresum_lab.clocks.for_threads import VirtualClock
 from wiresum_lab.doubles.controller import JobsHarness
 
 LATENCY_S = 0.001
+REVOKED = Refusal("UNAUTHENTICATED", "the certificate was revoked: ask whoever issued it for another")
 TICK_S = 0.1
 STOP_S = 0.5
 LIMITS = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=10_000, connection_lost_ms=1000, reattach_ms=300)
@@ -43,13 +45,20 @@ class Network(VirtualClock):
         super().__init__()
         self.services: dict[str, Running] = {}
         self.ports = itertools.count(20_000)
+        self.revoked: set[str] = set()
+        """Serials of certificates, as all services know them."""
+
+    def revoke(self, certificate: str) -> None:
+        self.revoked.add(certificate)
+        for running in self.services.values():
+            self.start(running.turn_out, "revocation")
 
 
 class Call(grpc.RpcError):  # type: ignore[misc]
     """One that streams answers. As in gRPC it is itself the error that it ends with."""
 
     def __init__(self, host: Host, deadline: float) -> None:
-        self._host, self._network, self._deadline = host, host.network, deadline
+        self.host, self._network, self._deadline = host, host.network, deadline
         self.events: deque[Any] = deque()
         self._code: str | None = None
         """Of its end; None: it is open."""
@@ -95,12 +104,12 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         return self
 
     def _has_news(self) -> bool:
-        return self.is_over or (bool(self.events) and not self._host.loses_packets)
+        return self.is_over or (bool(self.events) and not self.host.loses_packets)
 
     def __next__(self) -> Any:
         if not self._network.wait_for(self._has_news, self._deadline):
             self.end("DEADLINE_EXCEEDED", "Deadline Exceeded")
-        if self.events and not self._host.loses_packets and self._code != "CANCELLED":
+        if self.events and not self.host.loses_packets and self._code != "CANCELLED":
             self._network.sleep(LATENCY_S)
             return self.events.popleft()
         if self._code == "OK":
@@ -123,6 +132,7 @@ class Host(World):
         """Nothing is heard on connections that there are, until TCP sends it again."""
         self.loses: Callable[[], str] = str
         """What of the next call is lost with its connection: "question", "answer", or nothing."""
+        self.certificate = f"serial {next(network.ports)}"
 
     def awake(self) -> AwakeClock:
         return _NeverStopped(self.network.now)
@@ -204,6 +214,8 @@ class Channel:
         if self._host.cut_off or service is None:
             text = f"failed to connect to all addresses; last error: {self._endpoint}: Connection refused"
             call.end("UNAVAILABLE", text)
+        elif not call.is_over and self._host.certificate in self._host.network.revoked:
+            call.refuse(REVOKED)
         elif not call.is_over:
             lost = self._host.loses()
             if lost != "question":
@@ -301,6 +313,8 @@ class Running(JobsHarness):
         self._calls: list[Call] = []
         super().__init__(owner.sizes, limits, switches=owner.switches(), store=store, now=network.now())
         network.start(self._tick, f"service at {owner.endpoint}")
+        if network.revoked:
+            network.start(self.turn_out, "revocation")
 
     @property
     def runs(self) -> bool:
@@ -340,6 +354,16 @@ class Running(JobsHarness):
                 self.store.check_serving()
         except DeposedError:
             self.owner.kill()
+
+    def turn_out(self) -> None:
+        """Holders of certificates that are revoked: first their jobs are told, and then their calls end."""
+        with self._now():
+            if self.runs:
+                self.jobs.expel(self._network.revoked.__contains__, self.now)
+        self._network.sleep(TELL_S)
+        for call in self._calls:
+            if call.host.certificate in self._network.revoked:
+                call.refuse(REVOKED)
 
     @contextlib.contextmanager
     def _now(self) -> Iterator[None]:
@@ -389,7 +413,7 @@ class Running(JobsHarness):
         self._begin(call)
         try:
             with self._now():
-                worker = self.jobs.ask(request, self.now)
+                worker = self.jobs.ask(request, self.now, Asker(certificate=call.host.certificate))
                 number = worker.call
                 self._joins[worker] = call
         except Refusal as refusal:
@@ -418,7 +442,7 @@ class Running(JobsHarness):
             try:
                 with self._now():
                     if worker is None:
-                        worker = self.jobs.attend(beat.member, self.now)
+                        worker = self.jobs.attend(beat.member, self.now, Asker(certificate=call.host.certificate))
                         stream, self._streams[worker] = worker.stream, call
                         self._network.start(functools.partial(self._await_break, worker, stream, call), "stream")
                     halted = beat.halted if beat.HasField("halted") else None
