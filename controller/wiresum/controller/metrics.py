@@ -309,7 +309,9 @@ def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Ite
     running, most = gauge("jobs", "Jobs on the switch."), gauge("jobs_max", "Jobs that the switch has room for.")
     labels = ["switch", "resource"]
     room = GaugeMetricFamily("wiresum_switch_room", "What the switch has for jobs, by resource.", labels=labels)
-    taken = GaugeMetricFamily("wiresum_switch_room_taken", "What jobs have taken of a switch, by resource.", labels=labels)
+    taken = GaugeMetricFamily(
+        "wiresum_switch_room_taken", "What jobs have taken of a switch, by resource.", labels=labels
+    )
     strays = CounterMetricFamily(
         "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
     )
