@@ -9,11 +9,18 @@ Without --store the workers are torchrun's, and rank 0 cannot be lost.
 """
 
 import argparse
+import itertools
+import json
 import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
@@ -21,6 +28,23 @@ from wiresum.agent.errors import WorkerLostError
 
 BATCH = 24
 """Samples of a step, at all workers together."""
+PATIENCE_S = 20.0
+"""How long survivors wait for each other. Who does not come in this time is taken for lost, too."""
+MAKING_S = 60.0
+"""How long making a group may take, and each of its collectives."""
+
+
+def who_goes_on(store: Store, attempt: int, me: int, members: Sequence[int], lost: Sequence[int]) -> list[int]:
+    """The members of the next attempt, by their first ranks: the same list at all of them, since the first member that
+    has seen enough decides. The `lost` are not waited for."""
+    store = PrefixStore(f"after {attempt}", store)
+    store.set(f"{me}", "")
+    expected = [f"{member}" for member in members if member not in lost]
+    until = time.monotonic() + PATIENCE_S
+    while not store.check(expected) and time.monotonic() < until:
+        time.sleep(0.1)
+    there = [member for member in members if store.check([f"{member}"])]
+    return list(json.loads(store.compare_set("go on", "", json.dumps(there))))
 
 
 def agree(module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> int:
@@ -48,15 +72,16 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
     return loss.item()
 
 
-def train(module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> None:
-    """A worker may be lost at any moment. Whatever the others are doing then fails, and they begin again from here."""
-    step = 0
-    lost: list[int] = []
-    while step < until:
+def train(store: Store, me: int, size: int, module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> None:
+    """Workers may be lost at any moment, also several at once, or while the others begin again. Whatever the others are
+    doing then fails, and they make a new group of those that are there, which has a part of the store of its own."""
+    step, members = 0, list(range(size))
+    for attempt in itertools.count():
         try:
-            if lost:
-                dist.shrink_group(lost)
-                lost = []
+            dist.init_process_group(
+                "wiresum", store=PrefixStore(f"attempt {attempt}", store), rank=members.index(me),
+                world_size=len(members), timeout=timedelta(seconds=MAKING_S),
+            )  # fmt: skip
             step = agree(module, optimizer, step)
             # A new group needs a new DDP.
             model = DistributedDataParallel(module)
@@ -64,11 +89,18 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> No
                 loss = train_step(model, optimizer, step)
                 step += 1
                 if dist.get_rank() == 0:
-                    print(f"step {step}, {dist.get_world_size()} workers: loss {loss:.4f}", flush=True)
-        except dist.DistBackendError as error:
-            if not isinstance(error.__cause__, WorkerLostError):
+                    print(f"step {step}, {len(members)} workers: loss {loss:.4f}", flush=True)
+            return
+        except dist.DistBackendError as error:  # not DistNetworkError: without its store a worker cannot go on
+            cause = error.__cause__
+            lost = [members[cause.rank]] if isinstance(cause, WorkerLostError) else []
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            before, members = members, who_goes_on(store, attempt, me, members, lost)
+            if members == before:  # it failed for another reason
                 raise
-            lost = [error.__cause__.rank]
+            if me not in members:
+                sys.exit(f"rank {me}: the others took this worker for lost, and go on without it ({error})")
 
 
 def main() -> None:
@@ -78,15 +110,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.store:
         host, port = options.store.split(":")
-        store = dist.TCPStore(host, int(port))  # type: ignore[attr-defined]
+        store: Store = TCPStore(host, int(port))
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group("wiresum", store=store, rank=rank, world_size=size)
     else:
-        dist.init_process_group("wiresum")
+        store, rank, size = next(iter(dist.rendezvous("env://")))  # type: ignore[attr-defined]
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 1))
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
-    train(module, optimizer, options.until)
+    try:
+        train(store, rank, size, module, optimizer, options.until)
+    except dist.DistNetworkError as error:
+        if error.__cause__ is not None:  # the switch does not answer, as the error says
+            raise
+        sys.exit(f"rank {rank}: the store does not answer; it ends with the process that has it ({error})")
     print(f"weights {wiresum.torch.fingerprint(module, optimizer)}", flush=True)
     dist.destroy_process_group()
 
