@@ -385,7 +385,7 @@ def uses_the_second_device(rank: int, size: int, layout: torch.layout) -> list[b
         tensors = [torch.sparse_coo_tensor(torch.arange(5, device=on)[None], torch.ones(5, device=on), (5,))]
     else:
         tensors = [torch.ones(elements, device=on) for elements in (1000, LONG, RING_BYTES // 2)]
-        tensors.append(torch.ones(10, device=on, dtype=torch.float64))  # goes through Gloo
+        tensors.append(torch.ones(10_000, device=on, dtype=torch.float64))  # goes through Gloo
     for tensor in tensors:
         dist.all_reduce(tensor)
         (found,) = started(dist.all_reduce(tensor, async_op=True)).get_future().wait()

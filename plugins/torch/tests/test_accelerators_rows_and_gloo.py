@@ -51,11 +51,11 @@ def test_statistics_say_which_way_calls_took(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(4, 5).t())
     dist.all_reduce(torch.ones(30, device=device()))
     dist.all_reduce(torch.ones(4, 5, device=device()).t())
-    dist.all_reduce(torch.ones(10, dtype=torch.float64, device=device()))
+    dist.all_reduce(torch.ones(10_000, dtype=torch.float64, device=device()))
     after = wiresum.torch.stats()
     calls, carried = after.calls_by_way - before.calls_by_way, after.bytes_by_way - before.bytes_by_way
     assert calls == {"in place": 2, "copied": 1, "accelerator": 2, "gloo": 1}
-    assert carried == {"in place": 120, "copied": 80, "accelerator": 200, "gloo": 80}
+    assert carried == {"in place": 120, "copied": 80, "accelerator": 200, "gloo": 80_000}
 
 
 @runs_in("duo")
@@ -115,7 +115,7 @@ def test_a_default_device_does_not_move_what_the_backend_has_on_the_host(rank: i
 def test_what_gloo_carries_is_read_after_its_stream_has_written_it_and_is_there_after_wait(
     rank: int, size: int
 ) -> None:
-    tensor = torch.zeros(1000, dtype=torch.float64, device=device())
+    tensor = torch.zeros(10_000, dtype=torch.float64, device=device())
     torch.accelerator.synchronize()
     own = torch.Stream(device=device())
     with own:
@@ -129,7 +129,7 @@ def test_what_gloo_carries_is_read_after_its_stream_has_written_it_and_is_there_
 
 @runs_in("duo")
 def test_what_gloo_carries_is_there_when_the_work_is_completed(rank: int, size: int) -> None:
-    tensor = torch.full((1000,), rank + 1.0, dtype=torch.float64, device=device())
+    tensor = torch.full((10_000,), rank + 1.0, dtype=torch.float64, device=device())
     work = started(dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True))
     keep_busy()  # the default stream, on which the result is copied back
     wait_until(work.is_completed, "the work is completed")
@@ -138,7 +138,7 @@ def test_what_gloo_carries_is_there_when_the_work_is_completed(rank: int, size: 
 
 
 def sends_to_gloo_and_fails(rank: int, size: int) -> str:
-    tensor = torch.full((10,), rank + 1.0, dtype=torch.float64, device=device())
+    tensor = torch.full((10_000,), rank + 1.0, dtype=torch.float64, device=device())
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(seconds=1)
     if rank == 0:

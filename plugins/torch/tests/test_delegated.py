@@ -1,17 +1,21 @@
-"""Operations that the backend gives to Gloo: everything of torch.distributed that the network does not do."""
+"""Operations that the switch does not do: small all-reduces of other types and operators, which each worker reduces by
+itself, and all else of torch.distributed, which Gloo does."""
 
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import wiresum.torch
+from wiresum.torch.plan import GATHERED_BYTES_MAX, SUMMED
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.ranks.cluster import runs_in
 from wiresum_lab.ranks.cluster_worker import world
+from wiresum_lab.ranks.network_sum import assert_same_bits
 
 OTHER_TYPES = [torch.float64, torch.int64, torch.int8, torch.uint8]
 
@@ -26,9 +30,9 @@ def went_through_gloo(before: wiresum.torch.GroupStats, name: str) -> None:
 @runs_in("trio")
 def test_sums_of_types_that_the_network_does_not_add(rank: int, size: int, dtype: torch.dtype) -> None:
     before = wiresum.torch.stats()
-    tensor = torch.arange(20).to(dtype) + rank
+    tensor = torch.arange(GATHERED_BYTES_MAX).remainder(30).to(dtype) + rank
     dist.all_reduce(tensor)
-    assert torch.equal(tensor, torch.arange(20).to(dtype) * size + sum(range(size)))
+    assert torch.equal(tensor, torch.arange(GATHERED_BYTES_MAX).remainder(30).to(dtype) * size + sum(range(size)))
     tensor = torch.full((5,), rank + 1).to(dtype)
     dist.reduce(tensor, dst=1)
     assert rank != 1 or torch.equal(tensor, torch.full((5,), sum(range(1, size + 1))).to(dtype))
@@ -38,6 +42,147 @@ def test_sums_of_types_that_the_network_does_not_add(rank: int, size: int, dtype
     dist.reduce_scatter(output, [torch.full((2,), part).to(dtype) for part in range(size)])
     assert torch.equal(output, torch.full((2,), rank * size).to(dtype))
     went_through_gloo(before, "all_reduce")
+
+
+INTEGERS = [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+OPERATORS = ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+
+
+def numbers(rank: int, dtype: torch.dtype, elements: int = 101) -> torch.Tensor:
+    """Of many magnitudes, with the type's extremes."""
+    generator = torch.Generator().manual_seed(rank)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, (elements,), generator=generator).to(dtype)
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        made = torch.randint(max(limits.min, -(2**40)), min(limits.max, 2**40), (elements,), generator=generator)
+        made[:2] = torch.tensor([limits.min, limits.max])
+        return made.to(dtype)
+    exponents = torch.randint(-12, 12, (elements,), generator=generator)
+    return (torch.randn(elements, generator=generator, dtype=torch.float64) * torch.exp2(exponents)).to(dtype)
+
+
+def in_order(values: list[torch.Tensor], name: str) -> torch.Tensor:
+    """Sums and products of floats, each rounded to the type before the next, in the order of ranks."""
+    rows = [value.double() for value in values]
+    total = rows[0]
+    for row in rows[1:]:
+        total = (total + row if name == "SUM" else total * row).to(values[0].dtype).double()
+    return total.to(values[0].dtype)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@runs_in("trio")
+def test_a_small_all_reduce_of_any_type_gives_what_gloo_gives_and_needs_none(rank: int, size: int, name: str) -> None:
+    groups = globals().setdefault("groups", {})  # one for all operators
+    gloo = groups.get("gloo") or groups.setdefault("gloo", dist.new_group(backend="gloo"))
+    operator = getattr(dist.ReduceOp, name)
+    for dtype in [*INTEGERS, *FLOATS, torch.int16]:
+        values = [numbers(k, dtype) for k in range(size)]
+        theirs, ours, before = values[rank].clone(), values[rank].clone(), wiresum.torch.stats()
+        try:
+            dist.all_reduce(theirs, operator, group=gloo)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                dist.all_reduce(ours, operator)
+            continue
+        dist.all_reduce(ours, operator)
+        assert wiresum.torch.stats().collectives_gloo == before.collectives_gloo, dtype
+        if dtype == torch.bool:
+            theirs = theirs.view(torch.uint8) != 0  # Gloo adds bytes
+        if not dtype.is_floating_point or name in ("MIN", "MAX"):
+            assert torch.equal(ours, theirs), (dtype, ours, theirs)
+        elif name == "PRODUCT" or dtype not in SUMMED:
+            assert_same_bits(ours, in_order(values, name))
+
+
+def reduced(tensor: torch.Tensor, operator: Any, rank: int, size: int) -> torch.Tensor:
+    """It must have the same bits at all ranks."""
+    dist.all_reduce(tensor, operator)
+    everybody = [torch.empty_like(tensor) for _ in range(size)]
+    dist.all_gather(everybody, tensor)
+    for other in everybody:
+        assert_same_bits(other, tensor)
+    return tensor
+
+
+@runs_in("trio")
+def test_small_minima_and_maxima_have_the_same_bits_everywhere(rank: int, size: int) -> None:
+    nan, zeros = float("nan"), [(-1.0) ** k * 0.0 for k in range(67)]
+    for dtype in FLOATS:
+        mine = torch.tensor([nan if rank == 1 else 2.0, float(rank), *(zero * (-1.0) ** rank for zero in zeros)])
+        for operator, expected in ((dist.ReduceOp.MIN, 0.0), (dist.ReduceOp.MAX, size - 1.0)):
+            found = reduced(mine.to(dtype, copy=True), operator, rank, size)
+            assert found[0].isnan() and found[1].item() == expected and not found[2:].any()
+
+
+@runs_in("trio")
+def test_small_all_reduces_of_any_layout_in_all_ways(rank: int, size: int) -> None:
+    before, whole = wiresum.torch.stats(), torch.arange(12).reshape(3, 4)
+    expected = whole + size - 1
+    strided = torch.zeros(4, 6, dtype=torch.int64)[:, ::2].t()
+    for tensor in ((whole + rank).t().contiguous().t(), strided.copy_(whole + rank), (whole + rank).expand(1, 3, 4)):
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        assert torch.equal(tensor.reshape(3, 4), expected)
+    works = [dist.all_reduce(torch.tensor(rank + k), dist.ReduceOp.MIN, async_op=True) for k in range(20)]
+    assert [work.get_future().wait()[0].item() for work in reversed(works)] == list(reversed(range(20)))
+    both = [torch.full((3,), rank, dtype=torch.int64), torch.full((5,), rank == 1)]
+    world().allreduce_coalesced(both, coalesced(dist.ReduceOp.BOR)).wait()
+    assert both[0].tolist() == [3] * 3 and both[1].all()
+    dist.all_reduce(empty := torch.zeros(0, dtype=torch.int64), dist.ReduceOp.MAX)
+    assert not empty.numel() and wiresum.torch.stats().collectives_gloo == before.collectives_gloo
+
+
+def coalesced(operator: Any) -> dist.AllreduceCoalescedOptions:
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = operator
+    return options
+
+
+@runs_in("trio")
+def test_what_is_small_depends_on_the_bytes_of_all_ranks(rank: int, size: int) -> None:
+    for elements, goes_through_gloo in ((GATHERED_BYTES_MAX // size, False), (GATHERED_BYTES_MAX // size + 1, True)):
+        before, tensor = wiresum.torch.stats(), torch.full((elements,), 1 << rank, dtype=torch.uint8)
+        dist.all_reduce(tensor, dist.ReduceOp.BXOR)
+        after = wiresum.torch.stats()
+        assert (tensor == 2**size - 1).all()
+        assert (after.collectives_gloo["all_reduce"] > before.collectives_gloo["all_reduce"]) == goes_through_gloo
+    assert after.bytes_by_way["copied"] - before.bytes_by_way["copied"] == 0
+
+
+def all_sums(given: torch.Tensor, operator: Any, rank: int, size: int) -> list[torch.Tensor]:
+    """What each collective that reduces makes of it."""
+    single, listed = (torch.full((given.numel() // size,), float("nan"), dtype=given.dtype) for _ in range(2))
+    strided = torch.stack([given, given], dim=-1)[..., 0]
+    dist.reduce_scatter_tensor(single, given, operator)
+    dist.reduce_scatter(listed, list(given.chunk(size)), operator)
+    dist.reduce(rooted := given.clone(), 1, operator)
+    for tensor in (everywhere := given.clone(), strided):
+        dist.all_reduce(tensor, operator)
+    return [single, listed, rooted if rank == 1 else single, everywhere, strided.contiguous()]
+
+
+@pytest.mark.parametrize("factor", [0.3, torch.tensor([0.3])], ids=["number", "tensor"])
+@runs_in("trio")
+def test_a_factor_is_applied_to_each_contribution_which_is_rounded_to_its_type(
+    rank: int, size: int, factor: float | torch.Tensor
+) -> None:
+    operator = dist._make_nccl_premul_sum(factor)
+    for dtype in FLOATS:
+        for elements in (size, GATHERED_BYTES_MAX // 8):
+            given = numbers(rank, dtype, size * elements)
+            kept = given.clone()
+            multiplied = (given.double() * float(factor)).to(dtype)
+            if dtype == torch.float32:  # by the factor in that type
+                multiplied = given * torch.tensor(0.3)
+            found, expected = (
+                all_sums(given, operator, rank, size),
+                all_sums(multiplied, dist.ReduceOp.SUM, rank, size),
+            )
+            for one, other in zip(found, expected, strict=True):
+                assert_same_bits(one, other)
+            assert_same_bits(given, kept)
 
 
 @runs_in("trio")
@@ -190,7 +335,7 @@ def test_monitored_barrier(rank: int, size: int) -> None:
 @runs_in("trio")
 def test_collectives_of_the_network_and_of_gloo_overlap(rank: int, size: int) -> None:
     for step in range(30):
-        exact = torch.full((10,), float(step), dtype=torch.float64)
+        exact = torch.full((10_000,), float(step), dtype=torch.float64)
         fast = torch.full((1000,), float(step))
         works = [dist.all_reduce(exact, async_op=True), dist.all_reduce(fast, async_op=True)]
         for work in works:
@@ -233,8 +378,8 @@ def test_an_operation_that_gloo_lacks_raises_and_the_group_goes_on(rank: int, si
         dist.all_reduce(torch.ones(2, dtype=torch.int16), op=dist.ReduceOp.AVG)
     with pytest.raises(dist.DistBackendError, match="BAND"):
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
-    with pytest.raises(dist.DistBackendError, match="PREMUL_SUM"):
-        dist.all_reduce(torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
+    with pytest.raises(TypeError, match="PREMUL_SUM is for dense tensors of floats"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int32), op=dist._make_nccl_premul_sum(2.0))
     flags = torch.tensor([rank == 0, False])
     with pytest.raises(TypeError, match="all_reduce: bool has no mean"):
         dist.all_reduce(flags, op=dist.ReduceOp.AVG)

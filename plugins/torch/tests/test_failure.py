@@ -83,21 +83,22 @@ def waits_in_all_ways(rank: int, size: int, marks: Path) -> None:
     """In calls that need rank 2, and in a receive from a live neighbour that does not send, since it waits, too. All
     are made before rank 2 dies: a call that is made later would raise by itself."""
     dist.barrier()
-    tensor, double = torch.ones(200_000), torch.ones(1000, dtype=torch.float64)
+    tensor, double = torch.ones(200_000), torch.ones(10_000, dtype=torch.float64)
     if rank == 2:
         (marks / str(rank)).touch()
         await_marks(marks, size + 1)  # and is killed meanwhile
         return
     pending = dist.irecv(torch.ones(1), src=1 - rank)
     through_gloo = dist.all_reduce(double, async_op=True)
+    largest = dist.all_reduce(torch.ones(1, dtype=torch.int64), dist.ReduceOp.MAX, async_op=True)
     summed, dropped = (dist.all_reduce(tensor.clone(), async_op=True) for _ in range(2))
-    assert pending is not None and through_gloo is not None and summed is not None and dropped is not None
+    assert None not in (pending, through_gloo, largest, summed, dropped)
     chained = dropped.get_future().then(lambda done: done.value()[0] + 1)
     (marks / str(rank)).touch()
     first = until_it_fails(lambda: dist.all_reduce(tensor))
     assert isinstance(first, dist.DistBackendError), repr(first)
     assert isinstance(first.__cause__, WorkerLostError) and first.__cause__.rank == 2
-    for wait in (summed.wait, dropped.get_future().wait, chained.wait, through_gloo.wait, pending.wait):
+    for wait in (summed.wait, dropped.get_future().wait, chained.wait, largest.wait, through_gloo.wait, pending.wait):
         error = until_it_fails(wait)
         assert isinstance(error, RuntimeError) and "rank 2" in str(error), repr(error)
     assert dropped.is_completed() and not dropped.is_success()
@@ -142,7 +143,7 @@ def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeC
 @runs_in("new_pair")
 def test_a_collective_of_gloos_that_one_rank_does_not_call_times_out(rank: int, size: int, marks: Path) -> None:
     """After the time that the group was given meanwhile. (test_direct.py has one of the network.)"""
-    double = torch.ones(10, dtype=torch.float64)
+    double = torch.ones(10_000, dtype=torch.float64)
     dist.all_reduce(double)
     (marks / f"{rank} has summed").touch()
     await_marks(marks, size)
@@ -152,7 +153,7 @@ def test_a_collective_of_gloos_that_one_rank_does_not_call_times_out(rank: int, 
             dist.all_reduce(double)
         assert isinstance(caught.value, TimeoutError) and isinstance(caught.value, dist.DistBackendError)
         text = str(caught.value)
-        assert text.startswith("rank 0: Timed out waiting 1 s for all_reduce(SUM, float64[10]) (10 elements)"), text
+        assert text.startswith("rank 0: Timed out waiting 1 s for all_reduce(SUM, float64[10000]) (10000 elem"), text
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return
@@ -184,40 +185,49 @@ CALLED = {
         "rank 1 called all_reduce(SUM, float32[4, 2] sparse in 1 dimension)",
     ),
     "both-gloo": (
-        "rank 0 called all_reduce(SUM, int64[1000]), through Gloo",
-        "rank 1 called all_reduce(SUM, float64[1000]), through Gloo",
+        "rank 0 called all_reduce(SUM, int64[10000]), through Gloo",
+        "rank 1 called all_reduce(SUM, float64[10000]), through Gloo",
     ),
     "both-gloo-roots": (
         "rank 0 called reduce(MAX, root 0, float32[1000]), through Gloo",
         "rank 1 called reduce(MAX, root 1, float32[1000]), through Gloo",
     ),
     "both-gloo-means": (
-        "rank 0 called all_reduce(SUM, float64[1000]), through Gloo",
-        "rank 1 called all_reduce(AVG, float64[1000]), through Gloo",
+        "rank 0 called all_reduce(SUM, float64[10000]), through Gloo",
+        "rank 1 called all_reduce(AVG, float64[10000]), through Gloo",
     ),
-    "both-gloo-kinds": ("rank 0 called gather(root 0, ", "rank 1 called all_reduce(SUM, int64[1000]), through Gloo"),
+    "both-gloo-kinds": ("rank 0 called gather(root 0, ", "rank 1 called all_reduce(SUM, int64[10000]), through Gloo"),
     "types-gloo": (
         "rank 0 called all_reduce(SUM, float32[1000])",
-        "rank 1 called all_reduce(SUM, float64[1000]), through Gloo",
+        "rank 1 called all_reduce(SUM, float64[10000]), through Gloo",
     ),
     "operators-gloo": (
-        "rank 0 called all_reduce(MAX, float32[1000]), through Gloo",
+        "rank 0 called all_reduce(MAX, float64[10000]), through Gloo",
         "rank 1 called all_reduce(SUM, float32[1000])",
     ),
     "sparse-gloo": (
         "rank 0 called all_reduce(SUM, float32[4, 2] sparse in 1 dimension)",
-        "rank 1 called all_reduce(SUM, int64[1000]), through Gloo",
+        "rank 1 called all_reduce(SUM, int64[10000]), through Gloo",
     ),
+    "small-operators": ("rank 0 called all_reduce(MAX, int64[3])", "rank 1 called all_reduce(MIN, int64[3])"),
+    "small-types": ("rank 0 called all_reduce(MAX, int64[3])", "rank 1 called all_reduce(MAX, float64[3])"),
+    "small-sizes": ("rank 0 called all_reduce(BOR, uint8[3])", "rank 1 called all_reduce(BOR, uint8[4])"),
+    "small-large": (
+        "rank 0 called all_reduce(SUM, int64[3])",
+        "rank 1 called all_reduce(SUM, int64[10000]), through Gloo",
+    ),
+    "factors": ("rank 0 called all_reduce(SUM, float32[1000])", "rank 1 called all_reduce(PREMUL_SUM, float32[1000])"),
 }
 
 
 def diverges(rank: int, size: int, how: str) -> str:
     """In a group of its own, so that the whole one goes on."""
     group = dist.new_group()
-    tensor = torch.ones(1000)
-    all_reduce, average = partial(dist.all_reduce, group=group), dist.ReduceOp.AVG
+    tensor, few = torch.ones(1000), torch.ones(3, dtype=torch.int64)
+    double, long = torch.ones(10_000, dtype=torch.float64), torch.ones(10_000, dtype=torch.int64)
+    all_reduce, average, largest = partial(dist.all_reduce, group=group), dist.ReduceOp.AVG, dist.ReduceOp.MAX
     all_reduce(tensor)
-    all_reduce(tensor.double())
+    all_reduce(double)
     typed = tensor.to(torch.int32) if rank else tensor
     sparse = torch.sparse_coo_tensor([[1, 3]], torch.ones(2, 2), (4, 2))
     error = until_it_fails(
@@ -232,18 +242,21 @@ def diverges(rank: int, size: int, how: str) -> str:
             "parts": lambda: dist.reduce_scatter(
                 tensor[:10].clone(), [tensor[:k] for k in ([10, 20], [15, 10])[rank]], group=group
             ),
-            "both-gloo": lambda: all_reduce(tensor.double() if rank else tensor.long()),
+            "both-gloo": lambda: all_reduce(double if rank else long),
             "both-gloo-roots": lambda: dist.reduce(tensor, dst=rank, op=dist.ReduceOp.MAX, group=group),
-            "both-gloo-means": lambda: all_reduce(tensor.double(), op=average if rank else dist.ReduceOp.SUM),
+            "both-gloo-means": lambda: all_reduce(double, op=average if rank else dist.ReduceOp.SUM),
             "both-gloo-kinds": lambda: (
-                all_reduce(tensor.long())
-                if rank
-                else dist.gather(tensor, [tensor.clone(), tensor.clone()], group=group)
+                all_reduce(long) if rank else dist.gather(tensor, [tensor.clone(), tensor.clone()], group=group)
             ),
             "sparse": lambda: all_reduce(sparse if rank else tensor),
-            "types-gloo": lambda: all_reduce(tensor.double() if rank else tensor),
-            "operators-gloo": lambda: all_reduce(tensor, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX),
-            "sparse-gloo": lambda: all_reduce(tensor.long() if rank else sparse),
+            "types-gloo": lambda: all_reduce(double if rank else tensor),
+            "operators-gloo": lambda: all_reduce(tensor) if rank else all_reduce(double, op=largest),
+            "sparse-gloo": lambda: all_reduce(long if rank else sparse),
+            "small-operators": lambda: all_reduce(few, op=dist.ReduceOp.MIN if rank else largest),
+            "small-types": lambda: all_reduce(few.double() if rank else few, op=largest),
+            "small-sizes": lambda: all_reduce(torch.ones(3 + rank, dtype=torch.uint8), op=dist.ReduceOp.BOR),
+            "small-large": lambda: all_reduce(long if rank else few),
+            "factors": lambda: all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5) if rank else dist.ReduceOp.SUM),
         }[how]
     )
     dist.destroy_process_group(group)
@@ -264,7 +277,7 @@ def test_late_ranks_are_not_mistaken_for_different_calls(rank: int, size: int) -
     """Ranks are late to a call of the network while others wait in Gloo, and the other way round, always in the same
     order."""
     late_s = waits.CALLS_S + 0.5
-    one, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
+    one, double = torch.ones(1000), torch.ones(10_000, dtype=torch.float64)
     work = dist.all_reduce(one, async_op=True)
     assert work is not None
     if rank == 0:

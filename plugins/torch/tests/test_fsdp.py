@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -26,28 +27,29 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(BATCH, 20, generator=generator), torch.randint(0, 5, (BATCH,), generator=generator)
 
 
-def train(model: torch.nn.Module, rank: int, size: int) -> list[float]:
+def train(model: torch.nn.Module, rank: int, size: int, loss_scale: float = 1.0) -> list[float]:
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for step in range(STEPS):
         features, labels = batch(step)
         optimiser.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(features[rank::size]), labels[rank::size])
-        loss.backward()
+        (loss * loss_scale).backward()
         optimiser.step()
         losses.append(loss.item())
     return losses
 
 
-def trained_alone() -> torch.nn.Sequential:
+def trained_alone(loss_scale: float = 1.0) -> torch.nn.Sequential:
     model = network()
-    train(model, 0, 1)
+    train(model, 0, 1, loss_scale)
     return model
 
 
+@pytest.mark.parametrize("divide_factor", [None, 7.0])
 @runs_in("trio")
-def test_fully_shard_matches_one_process(rank: int, size: int) -> None:
-    from torch.distributed.fsdp import fully_shard
+def test_fully_shard_matches_one_process(rank: int, size: int, divide_factor: float | None) -> None:
+    from torch.distributed.fsdp import FSDPModule, fully_shard
     from torch.distributed.tensor import DTensor
 
     model = network()
@@ -55,10 +57,14 @@ def test_fully_shard_matches_one_process(rank: int, size: int) -> None:
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer)
     fully_shard(model)
+    for module in model.modules():
+        if divide_factor and isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(divide_factor)  # sums are PREMUL_SUMs then
     before = wiresum.torch.stats()
     train(model, rank, size)
     whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
-    for parameter, expected in zip(whole, trained_alone().parameters(), strict=True):
+    alone = trained_alone(size / divide_factor if divide_factor else 1.0)
+    for parameter, expected in zip(whole, alone.parameters(), strict=True):
         torch.testing.assert_close(parameter, expected, rtol=1e-4, atol=1e-5)
     after = wiresum.torch.stats()
     for name in ("all_gather_single", "reduce_scatter_single"):

@@ -96,7 +96,12 @@ def test_device_mesh(rank: int, size: int) -> None:
     tensor = torch.full((10,), float(rank))
     dist.all_reduce(tensor, group=mesh.get_group("replicas"))
     assert (tensor == rank % 2 + (rank % 2 + 2)).all()
-    assert wiresum.torch.stats(mesh.get_group("shards")).collectives_network["all_reduce"] == 1
+    for name, expected in (("shards", 1 + rank // 2 * 2), ("replicas", rank % 2 + 2)):
+        largest = torch.tensor(rank)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=mesh.get_group(name))
+        assert largest.item() == expected
+        stats = wiresum.torch.stats(mesh.get_group(name))
+        assert stats.collectives_network["all_reduce"] == 2 and not stats.collectives_gloo
 
 
 @runs_in("quartet")
@@ -206,12 +211,12 @@ def falls_back(rank: int, size: int) -> list[str]:
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     for _ in range(2):
-        dist.all_reduce(torch.ones(3, dtype=torch.float64), op=dist.ReduceOp.MAX)
+        dist.all_reduce(torch.ones(10_000, dtype=torch.float64), op=dist.ReduceOp.MAX)
     return [text for text in said if "goes through Gloo" in text]
 
 
 def test_each_fallback_to_gloo_is_logged_once_with_operation_and_type(make_cluster: Callable[..., Cluster]) -> None:
-    said = "wiresum: all_reduce(MAX, float64[3]) goes through Gloo: the network does not do that"
+    said = "wiresum: all_reduce(MAX, float64[10000]) goes through Gloo: the network does not do that"
     assert make_cluster(2).run(falls_back) == [[said]] * 2
 
 

@@ -85,7 +85,7 @@ def talk(rank: int) -> None:
 def leaves_with_a_pending_sum(rank: int, size: int, marks: Path, keeps: bool) -> None:
     """The others add their parts when the last rank is about to leave."""
     dist.barrier()
-    tensor = torch.full((1000,), rank, dtype=torch.int64)
+    tensor = torch.full((10_000,), rank, dtype=torch.int64)
     if rank == 2:
         work = dist.all_reduce(tensor, async_op=True)
         assert work is not None
@@ -125,6 +125,7 @@ def needs_who_left(rank: int, size: int) -> None:
         dist.barrier,
         lambda: dist.all_reduce(double),
         lambda: dist.all_reduce(double, async_op=True),
+        lambda: dist.all_reduce(torch.tensor(1), dist.ReduceOp.MAX),
         lambda: dist.gather(tensor, pieces if rank == 0 else None, dst=0),
         lambda: dist.all_to_all(pieces, [tensor] * size),
         lambda: world().monitored_barrier(datetime.timedelta(seconds=60), False),
@@ -197,7 +198,7 @@ def gathers_late(rank: int, size: int) -> list[float]:
     """Rank 2 has sent its part before it leaves, and rank 0 waits for rank 1 only."""
     own = torch.full((1000,), float(rank))
     pieces = [torch.empty(1000) for _ in range(size)] if rank == 0 else None
-    dist.all_reduce(torch.ones(1, dtype=torch.float64))
+    dist.all_reduce(torch.ones(10_000, dtype=torch.float64))
     if rank == 1:
         await_leave_is_known()
     dist.gather(own, pieces, dst=0)
@@ -219,7 +220,7 @@ def has_groups(rank: int, size: int, marks: Path) -> list[float]:
         dist.destroy_process_group()
         return []
     await_leave_is_known()
-    tensor, double = torch.ones(1000), torch.ones(1000, dtype=torch.float64)
+    tensor, double = torch.ones(1000), torch.ones(10_000, dtype=torch.float64)
     dist.all_reduce(tensor, group=small)
     dist.all_reduce(double, group=small)
     assert_left(lambda: dist.all_reduce(torch.ones(10), group=whole))
@@ -237,7 +238,7 @@ HOST_LEAVES = """
 import sys, torch, torch.distributed as dist, wiresum.torch
 port, rank = sys.argv[1], int(sys.argv[2])
 dist.init_process_group("wiresum", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=3)
-double = torch.ones(1000, dtype=torch.float64)
+double = torch.ones(10_000, dtype=torch.float64)
 dist.all_reduce(double)
 store = dist.distributed_c10d._get_default_store()
 if rank == 0:

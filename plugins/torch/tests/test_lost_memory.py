@@ -59,7 +59,7 @@ def calls(lost: torch.Tensor, rank: int, size: int, device: Any) -> Iterator[tup
     yield "all_reduce", lambda: dist.all_reduce(lost)
     yield "all_reduce, asynchronous", lambda: dist.all_reduce(lost, async_op=True)
     yield "all_reduce, mean", lambda: dist.all_reduce(lost, dist.ReduceOp.AVG)
-    yield "all_reduce through Gloo", lambda: dist.all_reduce(lost, dist.ReduceOp.MAX)
+    yield "all_reduce, maximum", lambda: dist.all_reduce(lost, dist.ReduceOp.MAX)
     yield "all_reduce_coalesced", lambda: dist.all_reduce_coalesced([there(), lost])
     for root in range(size):
         yield f"reduce to {root}", lambda root=root: dist.reduce(lost, root)

@@ -3,10 +3,12 @@ network."""
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from wiresum.agent.session import Dtype, Region
 from wiresum.torch import plan as plans
@@ -94,7 +96,14 @@ def test_a_plan_is_empty_only_without_elements() -> None:
     assert not plans.barrier().empty
 
 
+def gathered(elements: int, dtype: torch.dtype, operator: str, rank: int) -> CollectivePlan:
+    tensor = torch.zeros(elements, dtype=dtype)
+    return plans.gathered_all_reduce([tensor], getattr(dist.ReduceOp, operator), rank=rank, size=SIZE)
+
+
 def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
+    types = (torch.int64, torch.float64)
+
     def signatures(rank: int) -> list[int]:
         calls = [
             *plans.all_reduce([torch.zeros(6)]),
@@ -105,6 +114,8 @@ def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
             plans.broadcast([torch.zeros(6)], root=0, rank=rank),
             plans.all_gather_single([(torch.zeros(SIZE * 6), torch.zeros(6))], rank=rank, size=SIZE),
             plans.barrier(),
+            *(gathered(6, dtype, operator, rank) for dtype, operator in itertools.product(types, ("MIN", "MAX"))),
+            gathered(5, torch.int64, "MAX", rank),
         ]
         return [
             *(call.signature(bits=32, average=False) for call in calls),

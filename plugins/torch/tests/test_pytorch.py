@@ -183,6 +183,11 @@ def test_a_group_may_name_its_device(rank: int, size: int) -> None:
         world()._get_backend(torch.device("cuda"))
 
 
+def test_a_group_may_leave_its_gpus_to_nccl() -> None:
+    named = dist.BackendConfig(dist.Backend("cpu:wiresum,cuda:nccl"))  # type: ignore[attr-defined]
+    assert named.get_device_backend_map() == {"cpu": "wiresum", "cuda": "nccl"}
+
+
 @runs_in("quartet")
 def test_split_group_makes_jobs_of_their_own(rank: int, size: int) -> None:
     mine = [0, 1] if rank < 2 else [3, 2]

@@ -33,7 +33,7 @@ def names_of_threads() -> Counter[str]:
 
 def use(group: dist.ProcessGroup | None, size: int) -> None:
     """Calls in all ways that threads or memory of the group's take part in."""
-    tensor, double = torch.ones(1000), torch.ones(10, dtype=torch.float64)
+    tensor, double = torch.ones(1000), torch.ones(10_000, dtype=torch.float64)
     dist.all_reduce(tensor, group=group)
     work = dist.all_reduce(tensor, group=group, async_op=True)
     work.get_future().wait()
@@ -114,7 +114,7 @@ def test_a_callback_under_way_outlives_its_group(rank: int, size: int, marks: Pa
 
     if rank == 1:
         await_marks(marks, 1)
-    double = torch.ones(1000, dtype=torch.float64)
+    double = torch.ones(10_000, dtype=torch.float64)
     work = dist.all_reduce(double, async_op=True)
     if rank == 1:
         work.wait()

@@ -71,7 +71,7 @@ CALLS: dict[str, Call] = {
     "all_reduce, BAND of floats": summed(ones(3), dist.ReduceOp.BAND),
     "all_reduce, BXOR of floats": summed(ones(3), dist.ReduceOp.BXOR),
     "all_reduce, MAX of sparse": summed(ones(3).to_sparse(), dist.ReduceOp.MAX),
-    "all_reduce with a factor": summed(ones(3), dist._make_nccl_premul_sum(2.0)),
+    "all_reduce of integers with a factor": summed(ones(3, torch.int64), dist._make_nccl_premul_sum(2.0)),
     "reduce of int16": lambda group, *_: dist.reduce(ones(3, torch.int16), 0, group=group),
     "reduce, MIN of complex": lambda group, *_: dist.reduce(
         ones(3, torch.complex64), 0, dist.ReduceOp.MIN, group=group

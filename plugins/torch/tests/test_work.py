@@ -105,7 +105,7 @@ def test_a_wait_that_times_out_leaves_the_collective_running(rank: int, size: in
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["network", "gloo"])
 @runs_in("pair")
 def test_a_result_that_cannot_be_stored_ends_the_future(rank: int, size: int, dtype: torch.dtype) -> None:
-    once = torch.ones(1, dtype=dtype).expand(4)  # PyTorch does not write to such a tensor
+    once = torch.ones(1, dtype=dtype).expand(10_000)  # PyTorch does not write to such a tensor
     work = dist.all_reduce(once, async_op=True)
     assert work is not None
     future = work.get_future()
@@ -151,7 +151,7 @@ def test_statistics_count_network_and_gloo_calls(rank: int, size: int) -> None:
     before = wiresum.torch.stats()
     dist.all_reduce(torch.ones(100_000))
     dist.broadcast(torch.ones(1000), src=0)
-    dist.all_reduce(torch.ones(10, dtype=torch.float64))
+    dist.all_reduce(torch.ones(10_000, dtype=torch.float64))
     after = wiresum.torch.stats()
     assert after.bytes_reduced - before.bytes_reduced == 400_000
     assert after.bytes_copied - before.bytes_copied == 4000

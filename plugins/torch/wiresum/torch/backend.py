@@ -1,7 +1,7 @@
 """Sends each collective of `torch.distributed` either to the network (network.py) or to Gloo (gloo.py).
 
-The choice depends only on what is the same at all workers: operator, dtypes and layouts. Collectives of the network and
-of Gloo need no order between them.
+The choice depends only on what is the same at all workers: operator, dtypes, layouts and sizes. Collectives of the
+network and of Gloo need no order between them.
 
 The methods have the names of PyTorch's `Backend` in Python, and take what its C++ passes: lists of tensors and an
 options object. PyTorch calls them through backend.cpp, or through process_group.py where that cannot be compiled.
@@ -38,7 +38,7 @@ EXIT_LINGER_S = 1.0
 SHRINK_ABORT = 0x01
 """As in `torch.distributed`."""
 
-_SUM, _AVERAGE = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+_SUM, _AVERAGE, _PREMULTIPLIED_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 
 
 class WiresumBackend:
@@ -93,9 +93,13 @@ class WiresumBackend:
     def _all_reduce(self, name: str, gloo_name: str, tensors: Tensors, opts: Any) -> dist.Work:
         if (network := self._adding(opts, tensors)) is not None:
             if plans.carries(tensors, summed=True):
-                return self._started(network.run(name, plans.all_reduce(tensors), opts, tensors, summed=tensors))
+                todo = plans.all_reduce(tensors, plans.factor_of(opts.reduceOp))
+                return self._started(network.run(name, todo, opts, tensors, summed=tensors))
             if all(rows.is_row_sparse(tensor) for tensor in tensors):
                 return self._started(network.run_rows(name, tensors, opts))
+        if self.network is not None and plans.gathers(tensors, opts.reduceOp, self.size):
+            plan = plans.gathered_all_reduce(tensors, opts.reduceOp, rank=self.rank, size=self.size)
+            return self._started(self.network.run(name, [plan], opts, tensors, summed=tensors))
         return self._started(self.gloo.run_sum(name, gloo_name, (tensors,), opts, summed=tensors))
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
@@ -103,7 +107,7 @@ class WiresumBackend:
         if (network := self._adding(opts, tensors)) is not None and plans.carries(tensors, summed=True):
             self._require_root("reduce", opts)
             (tensor,) = tensors
-            plan = plans.reduce(tensor, root=opts.rootRank, rank=self.rank)
+            plan = plans.reduce(tensor, root=opts.rootRank, rank=self.rank, factor=plans.factor_of(opts.reduceOp))
             return self._started(network.run("reduce", [plan], opts, tensors, summed=summed))
         return self._started(self.gloo.run_sum("reduce", "reduce", (tensors,), opts, summed=summed, written=tensors))
 
@@ -112,7 +116,8 @@ class WiresumBackend:
         network = self._adding(opts, [*outputs, *given])
         if network is not None and plans.carries([*outputs, *given], summed=True):
             self._require_parts("reduce-scatter", inputs)
-            todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank)
+            factor = plans.factor_of(opts.reduceOp)
+            todo = plans.reduce_scatter(list(zip(outputs, inputs, strict=True)), rank=self.rank, factor=factor)
             return self._started(network.run("reduce_scatter", todo, opts, outputs, summed=outputs, given=given))
         return self._started(
             self.gloo.run_sum("reduce_scatter", "reduce_scatter", (outputs, inputs), opts, summed=outputs)
@@ -125,7 +130,8 @@ class WiresumBackend:
         network = self._adding(opts, [*outputs, *inputs])
         if network is not None and plans.carries([*outputs, *inputs], summed=True):
             pairs = list(zip(outputs, inputs, strict=True))
-            todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size)
+            factor = plans.factor_of(opts.reduceOp)
+            todo = plans.reduce_scatter_single(pairs, rank=self.rank, size=self.size, factor=factor)
             work = network.run("reduce_scatter_single", todo, opts, outputs, summed=outputs, given=inputs)
             return self._started(work)
         return self._started(
@@ -335,10 +341,14 @@ class WiresumBackend:
                     f"{name}: a list must have a tensor for each of the {self.size} workers, and has {len(parts)}"
                 )
 
-    def _adding(self, opts: Any, tensors: Iterable[torch.Tensor]) -> Network | None:
+    def _adding(self, opts: Any, tensors: Sequence[torch.Tensor]) -> Network | None:
         """The network, if it supports this operator. `tensors` are all of the call."""
         self._require_usable(tensors)
         operator = opts.reduceOp
+        if operator == _PREMULTIPLIED_SUM:
+            if not all(tensor.is_floating_point() and tensor.layout is torch.strided for tensor in tensors):
+                raise TypeError("PREMUL_SUM is for dense tensors of floats")
+            return self.network
         # Not `in`: only opts.reduceOp's own `==` can compare the two types.
         return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
 

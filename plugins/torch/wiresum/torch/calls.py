@@ -20,6 +20,7 @@ from torch.distributed import DistError
 
 from wiresum.agent.polling import sleep_until
 from wiresum.torch import waits
+from wiresum.torch.plan import operator_name
 
 if TYPE_CHECKING:
     from wiresum.agent.session import Operation
@@ -54,13 +55,10 @@ class Call(NamedTuple):
 
     def parts(self, settings: Sequence[str] = ()) -> list[str]:
         """What is between the parentheses. `settings` are those of sums in the network."""
-        summed = [] if self.operator is None else [self.operator_name(), *(() if self.through_gloo else settings)]
+        about_sums = () if self.through_gloo else settings
+        summed = [] if self.operator is None else [operator_name(self.operator), *about_sums]
         roots = [f"root {self.root}"] if self.root >= 0 else []
         return [*summed, *roots, *map(_in_words, self.kinds)]
-
-    def operator_name(self) -> str:
-        """`SUM`. PyTorch passes either a member of the enumeration or an object that has one."""
-        return str(getattr(self.operator, "op", self.operator)).rpartition(".")[2]
 
     def elements(self) -> str:
         elements = sum(math.prod(shape) for _, shape, _ in self.kinds)

@@ -32,7 +32,16 @@ from wiresum.torch.calls import Call, kinds_of
 from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_error, timed_out
 from wiresum.torch.names import installed_name
 from wiresum.torch.network import Network
-from wiresum.torch.plan import Tensors, copy_back, divide, in_place, through_gloo
+from wiresum.torch.plan import (
+    Tensors,
+    copy_back,
+    divide,
+    factor_of,
+    in_place,
+    multiplied,
+    operator_name,
+    through_gloo,
+)
 from wiresum.torch.work import Callbacks, GlooWork, NetworkWork
 
 log = logging.getLogger("wiresum")
@@ -124,9 +133,10 @@ class Gloo:
         written: Tensors,
         finish: Callable[[], None] | None = None,
         operator: Any = None,
+        factor: float | torch.Tensor | None = None,
     ) -> GlooWork:
         """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called when it is done. `operator`
-        is the caller's, if it is not that of the options."""
+        is the caller's, if it is not that of the options. Gloo gets the tensors multiplied by `factor`."""
         call = self._call(name, method, arguments, operator)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
@@ -134,7 +144,7 @@ class Gloo:
         self.collectives[name] += 1
         self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(arguments))
         call = self._checked(call)
-        arguments_staged, staged = staged_for_gloo(arguments, written)
+        arguments_staged, staged = staged_for_gloo(arguments, written, factor)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         steps += [partial(synchronize, written)] if staged else []
@@ -186,8 +196,10 @@ class Gloo:
             if any(tensor.dtype == torch.bool for tensor in summed):  # before Gloo changes them
                 raise TypeError(f"{name}: bool has no mean: take SUM, which is 'or', or convert the tensors")
             opts, finish = as_sum(opts), partial(divide, summed, self._size)
+        if (factor := factor_of(operator)) is not None:  # nor PREMUL_SUM
+            opts, written = as_sum(opts), summed
         written = summed if written is None else written
-        return self.run(name, method, *tensors, opts, written=written, finish=finish, operator=operator)
+        return self.run(name, method, *tensors, opts, written=written, finish=finish, operator=operator, factor=factor)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         """Its error has Gloo's text, which says who is missing, even if another worker has ended the job by then."""
@@ -277,7 +289,7 @@ class Gloo:
             return call
         said = call.said
         sizes = [math.prod(shape) for _, shape, _ in said.kinds] if said.operator is not None else []
-        plan = through_gloo(said.name, said.operator_name(), said.root, call.dtypes, sizes)
+        plan = through_gloo(said.name, operator_name(said.operator), said.root, call.dtypes, sizes)
         return replace(call, check=self.network.check(said, plan))
 
     def _confirm(self, call: GlooCall) -> Exception | None:
@@ -425,9 +437,10 @@ def group_of(backend: Any, kind: Any, store: Store, rank: int, size: int) -> dis
 
 
 def staged_for_gloo(
-    arguments: tuple[Any, ...], written: list[torch.Tensor]
+    arguments: tuple[Any, ...], written: list[torch.Tensor], factor: float | torch.Tensor | None = None
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Replaces each tensor that is not laid out in row-major order, or not on the CPU, by a copy that is.
+    """Replaces each tensor that is not laid out in row-major order, or not on the CPU, by a copy that is; with a
+    factor, all by copies that are multiplied by it.
 
     Gloo ignores strides, mostly without an error when the result is wrong. Also returns pairs for the copied tensors in
     `written`: (the caller's tensor, the memory whose result it gets).
@@ -440,10 +453,10 @@ def staged_for_gloo(
             return [stage(item) for item in argument]
         if not isinstance(argument, torch.Tensor) or argument.layout is not torch.strided:
             return argument
-        if argument.is_cpu and in_place(argument):
+        if argument.is_cpu and in_place(argument) and factor is None:
             return argument
         refuse_capture(argument.device)
-        memory = torch.empty(argument.shape, dtype=argument.dtype, device="cpu").copy_(argument.detach())
+        memory = torch.empty(argument.shape, dtype=argument.dtype, device="cpu").copy_(multiplied(argument, factor))
         if id(argument) in outputs:
             staged.append((argument, memory))
         return memory

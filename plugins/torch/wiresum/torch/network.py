@@ -44,7 +44,7 @@ from wiresum.torch.errors import STILL_GOES_ON, WiresumTimeoutError, as_torch_er
 from wiresum.torch.leaving import Departures
 from wiresum.torch.order import SubmissionOrder
 from wiresum.torch.pieces import cut
-from wiresum.torch.plan import CollectivePlan, Tensors, device_of, divide
+from wiresum.torch.plan import SUMMED, CollectivePlan, Tensors, device_of, divide
 from wiresum.torch.statistics import Way
 from wiresum.torch.work import GlooWork, NetworkWork, stay_on
 
@@ -174,8 +174,9 @@ class Network:
             work.settle()
             return work
         call = _Call(name, opts, result if given is None else given, sums=summed is not None)
-        integers = [tensor for tensor in summed or () if not tensor.is_floating_point()] if call.averages else []
-        mean = [partial(divide, integers, self.session.world_size)] if integers else []
+        # Sums of these types are not divided on the way.
+        others = [tensor for tensor in summed or () if SUMMED.get(tensor.dtype) not in FLOATING]
+        mean = [partial(divide, others, self.session.world_size)] if others and call.averages else []
         if is_on_accelerator(todo):
             self._count("accelerator", todo)
             return self._run_on_accelerator(todo, call, result, mean)

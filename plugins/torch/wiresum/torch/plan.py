@@ -3,8 +3,9 @@
 Pure functions: a plan holds addresses, and the tensors that own them.
 
 Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so any dtype
-passes bit for bit. All workers have the same regions, but different sources and destinations, so one state machine
-serves all collectives (see collective.hpp).
+passes bit for bit. Of a small all-reduce of another type or operator all contributions travel, and each worker reduces
+them by itself (`GatheredPlan`). All workers have the same regions, but different sources and destinations, so one state
+machine serves all collectives (see collective.hpp).
 
 A tensor whose memory is one run in row-major order is used in place. Any other is *staged*: copied into such memory on
 the same device first, and copied back at the end. That includes dense tensors in another order, such as channels-last:
@@ -20,9 +21,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 
 from wiresum.agent import extent
 from wiresum.agent.session import Dtype, Region
@@ -42,6 +44,7 @@ class CollectiveKind(IntEnum):
     SPARSE_ALL_REDUCE = 7
     THROUGH_GLOO = 8
     """A barrier beside a collective of Gloo."""
+    GATHERED_ALL_REDUCE = 9
 
 
 SUMMING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
@@ -54,7 +57,15 @@ SUMMED: dict[torch.dtype, Dtype] = {
 }
 """The types that the network adds."""
 
+GATHERED_BYTES_MAX = 64 << 10
+"""Of all contributions to a small all-reduce."""
+
+_INTEGERS = frozenset([torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
+_NUMBERS = _INTEGERS | {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+_OTHERS = _NUMBERS - SUMMED.keys()
+
 _ELEMENT_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.I32: 4, Dtype.RAW: 1}
+_WORD_BYTES = _ELEMENT_BYTES[Dtype.I32]
 _elements: Callable[[Region], int] = attrgetter("elements")
 
 
@@ -74,6 +85,8 @@ class CollectivePlan:
     """(the caller's tensor, the memory whose result it gets)."""
     is_copied: bool = False
     """Whether a tensor is staged, in or out."""
+    factor: float | torch.Tensor | None = None
+    """Each contribution is multiplied by it, in its own type."""
     about: tuple[object, ...] = ()
     """What else tells one call from another. Its repr() is the same in all releases of Python and PyTorch."""
 
@@ -128,15 +141,31 @@ class CollectivePlan:
     def address(self, tensor: torch.Tensor, *, copied_in: bool = True, copied_out: bool = True) -> int:
         """The address of memory that holds the tensor's values and whose content the tensor gets."""
         memory = tensor
-        if not in_place(tensor):
+        if not in_place(tensor) or (copied_in and self.factor is not None):
             self.is_copied = True
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             if copied_in:
-                memory.copy_(tensor.detach())
+                memory.copy_(multiplied(tensor, self.factor))
             if copied_out:
                 self.staged.append((tensor, memory))
         self.kept.append(memory)
         return memory.data_ptr()
+
+
+@dataclass(slots=True)
+class GatheredPlan(CollectivePlan):
+    """An all-reduce in which each worker gets all contributions, as the sum of memory that has zeros but for its own,
+    and reduces them in the order of ranks. So all have the same bits. `staged` has the contributions to each tensor."""
+
+    operator: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return sum(_bytes(tensor) for tensor, _ in self.staged)
+
+    def finish(self) -> None:
+        combine, _ = _REDUCTIONS[self.operator]
+        copy_back([(tensor, functools.reduce(combine, parts.unbind())) for tensor, parts in self.staged])
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
@@ -157,6 +186,44 @@ def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     with torch.no_grad():
         for tensor, memory in staged:
             tensor.detach().copy_(memory)
+
+
+def operator_name(operator: Any) -> str:
+    """`SUM`. PyTorch passes either a member of the enumeration or an object that has one."""
+    return str(getattr(operator, "op", operator)).rpartition(".")[2]
+
+
+def factor_of(operator: Any) -> float | torch.Tensor | None:
+    """PREMUL_SUM's; None for other operators."""
+    is_premultiplied = operator == dist.ReduceOp.PREMUL_SUM
+    return operator.__getstate__()[1] if is_premultiplied else None  # PyTorch 2.11 has it nowhere else
+
+
+def multiplied(tensor: torch.Tensor, factor: float | torch.Tensor | None) -> torch.Tensor:
+    """Rounded to the tensor's type."""
+    values = tensor.detach()
+    return values if factor is None else (values * factor).to(values.dtype)
+
+
+def _extreme(compare: Any, choose: Any, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """NaN if there is one. PyTorch's own functions take either of 0.0 and -0.0, which depends on the processor."""
+    if not one.is_floating_point():
+        return choose(one, other)  # type: ignore[no-any-return]
+    return torch.where(compare(other, one) | other.isnan(), other, one)
+
+
+_REDUCTIONS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], frozenset[torch.dtype]]] = {
+    "SUM": (torch.add, _OTHERS),
+    "AVG": (torch.add, _OTHERS - {torch.bool}),
+    "PREMUL_SUM": (torch.add, frozenset([torch.float64])),
+    "PRODUCT": (torch.mul, _NUMBERS),
+    "MIN": (functools.partial(_extreme, torch.lt, torch.minimum), _NUMBERS),
+    "MAX": (functools.partial(_extreme, torch.gt, torch.maximum), _NUMBERS),
+    "BAND": (torch.bitwise_and, _INTEGERS),
+    "BOR": (torch.bitwise_or, _INTEGERS),
+    "BXOR": (torch.bitwise_xor, _INTEGERS),
+}
+"""What reduces contributions, and of which types: those that Gloo reduces, and the network does not."""
 
 
 def divide(tensors: list[torch.Tensor], divisor: int) -> None:
@@ -186,20 +253,49 @@ def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
     return True
 
 
-def all_reduce(tensors: Sequence[torch.Tensor]) -> list[CollectivePlan]:
+def gathers(tensors: Sequence[torch.Tensor], operator: Any, size: int) -> bool:
+    """Whether workers reduce these tensors by themselves. It depends only on what is the same at all of them."""
+    _, dtypes = _REDUCTIONS.get(operator_name(operator), (None, frozenset()))
+    are_known = all(tensor.dtype in dtypes and tensor.layout is torch.strided for tensor in tensors)
+    return are_known and size * sum(map(_bytes, tensors)) <= GATHERED_BYTES_MAX
+
+
+def gathered_all_reduce(tensors: Sequence[torch.Tensor], operator: Any, *, rank: int, size: int) -> GatheredPlan:
+    name, factor = operator_name(operator), factor_of(operator)
+    sizes = [tensor.numel() for tensor in tensors]
+    about = (name, *_types(tensors), *sizes)
+    plan = GatheredPlan(CollectiveKind.GATHERED_ALL_REDUCE, Dtype.I32, is_copied=True, about=about, operator=name)
+    for tensor, elements in zip(tensors, sizes, strict=True):
+        used = size * elements
+        memory = torch.zeros(used + -used % _WORD_BYTES, dtype=tensor.dtype, device=tensor.device)  # whole words
+        parts = memory[:used].view(size, *tensor.shape)
+        parts[rank].copy_(multiplied(tensor, factor))
+        plan.kept.append(memory)
+        plan.staged.append((tensor, parts))
+        address = memory.data_ptr()
+        plan.regions.append(Region(address, address, _bytes(memory) // _WORD_BYTES))
+    return plan
+
+
+def _sum_of(kind: CollectiveKind, dtype: torch.dtype, factor: Any, root: int = -1) -> CollectivePlan:
+    about = () if factor is None else ("PREMUL_SUM",)
+    return CollectivePlan(kind, SUMMED[dtype], root, factor=factor, about=about)
+
+
+def all_reduce(tensors: Sequence[torch.Tensor], factor: Any = None) -> list[CollectivePlan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
     plans: dict[torch.dtype, CollectivePlan] = {}
     for tensor in tensors:
         dtype = tensor.dtype
         if (plan := plans.get(dtype)) is None:
-            plan = plans[dtype] = CollectivePlan(CollectiveKind.ALL_REDUCE, SUMMED[dtype])
+            plan = plans[dtype] = _sum_of(CollectiveKind.ALL_REDUCE, dtype, factor)
         address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
     return list(plans.values())
 
 
-def reduce(tensor: torch.Tensor, *, root: int, rank: int) -> CollectivePlan:
-    plan = CollectivePlan(CollectiveKind.REDUCE, SUMMED[tensor.dtype], root=root)
+def reduce(tensor: torch.Tensor, *, root: int, rank: int, factor: Any = None) -> CollectivePlan:
+    plan = _sum_of(CollectiveKind.REDUCE, tensor.dtype, factor, root)
     if rank == root:
         address = plan.address(tensor)
         plan.regions.append(Region(address, address, tensor.numel()))
@@ -247,7 +343,7 @@ def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, ran
 
 
 def reduce_scatter(
-    scatters: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]], *, rank: int
+    scatters: Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]], *, rank: int, factor: Any = None
 ) -> list[CollectivePlan]:
     """Each scatter is (my part of the sum, a contribution to each rank's part). One plan for each dtype."""
     plans: dict[torch.dtype, CollectivePlan] = {}
@@ -255,7 +351,7 @@ def reduce_scatter(
         _require_same_dtype("reduce-scatter", output, contributions)
         mine = contributions[rank].numel()
         _require_elements("reduce-scatter", "input", rank, mine, "my output", output.numel())
-        plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        plan = plans.setdefault(output.dtype, _sum_of(CollectiveKind.REDUCE_SCATTER, output.dtype, factor))
         for owner, contribution in enumerate(contributions):
             destination = plan.destination(output) if owner == rank else None
             plan.regions.append(Region(plan.source(contribution), destination, contribution.numel()))
@@ -263,14 +359,14 @@ def reduce_scatter(
 
 
 def reduce_scatter_single(
-    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, rank: int, size: int, factor: Any = None
 ) -> list[CollectivePlan]:
     """Each pair is (my part of the sum, contributions to all parts in one tensor). One plan for each dtype."""
     plans: dict[torch.dtype, CollectivePlan] = {}
     for output, contribution in pairs:
         _require_same_dtype("reduce-scatter", output, [contribution])
         _require_whole("reduce-scatter", "input", contribution.numel(), "output", output.numel(), size)
-        plan = plans.setdefault(output.dtype, CollectivePlan(CollectiveKind.REDUCE_SCATTER, SUMMED[output.dtype]))
+        plan = plans.setdefault(output.dtype, _sum_of(CollectiveKind.REDUCE_SCATTER, output.dtype, factor))
         base = plan.source(contribution)
         for owner in range(size):
             destination = plan.destination(output) if owner == rank else None

@@ -7,7 +7,7 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Gradients are summed by the switch that WIRESUM_SWITCH names; what it cannot do (float64, minima, all-to-all ...) goes
+Gradients are summed by the switch that WIRESUM_SWITCH names; what it cannot do (all-to-all, long minima ...) goes
 through Gloo. Ranks are launched by torchrun, mpirun or srun.
 """
 # ruff: noqa: I001 (`import X as X` re-exports a name; sorting would give each a statement of its own)
