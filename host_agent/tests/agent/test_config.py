@@ -36,7 +36,7 @@ def test_every_field_has_a_variable_that_sets_it_unless_only_code_does() -> None
         {name: text for name, (text, _, _) in VARIABLES.items()}
         | dict.fromkeys(("WIRESUM_SLOTS", "WIRESUM_SPARSE", "WIRESUM_JOIN_TIMEOUT"), "0")
     )
-    in_code = {"slots": 0, "sparse": True, "join_timeout_s": 300.0}
+    in_code = {"slots": 0, "sparse": True, "global_rank": -1, "join_timeout_s": 300.0}
     assert dataclasses.asdict(config) == {field: value for _, field, value in VARIABLES.values()} | in_code
 
 
