@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +31,7 @@ from wiresum.compress import (
     TopK,
     WarmUp,
 )
+from wiresum.compress.aggregator import Bytes
 from wiresum.compress.checkpoint import described
 
 from .test_engine import ALL, BY_BUCKET, BY_LAYER, PIECES, WHOLE, gradients, run, same_bits
@@ -289,3 +290,26 @@ def test_a_worker_that_lost_its_state_gets_consistent_memories() -> None:
             own = [mine["shift"][piece] for mine in after["own"]]
             assert common == pytest.approx(np.mean(own, axis=0), abs=1e-15)
         assert same_bits({**after, "common": None}, {**state, "common": None})
+
+
+class Gathering(InProcess):
+    """The first worker may be another process's, whose parcel is there."""
+
+    first: Bytes | None = None
+    sent: Bytes
+
+    def gather(self, contributions: Sequence[Bytes], *, sizes_equal: bool = True) -> list[Bytes]:
+        self.sent = contributions[0]
+        return super().gather(
+            [self.sent if self.first is None else self.first, *contributions[1:]], sizes_equal=sizes_equal
+        )
+
+
+def test_all_take_the_step_of_the_worker_that_is_furthest() -> None:
+    ahead, behind = (Engine(TopK(0.2), Gathering(3), seed=4) for _ in range(2))
+    run(ahead, range(5))
+    run(behind, range(2))
+    ahead.synchronize("ahead")
+    behind.aggregator.first = ahead.aggregator.sent  # type: ignore[attr-defined]
+    assert behind.synchronize("behind") == "ahead"
+    assert behind.state_dict()["step"] == 5

@@ -106,6 +106,17 @@ def test_an_engine_warns_once_of_clamping_that_does_not_end_though_a_memory_keep
     assert [f"in {CLAMPED_STEPS_MAX} steps in a row" in str(one.message) for one in caught] == [True]
 
 
+def test_a_step_without_clamping_begins_the_row_anew() -> None:
+    segments, engine = [Segment((Piece("x", (4,)),))], Engine(IntDIANA(8, scale="estimate"), InProcess(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(CLAMPED_STEPS_MAX + 10):
+            before, grows = engine.clamped, step != 20
+            engine.average(segments, [[np.full(4, 1e4**step if grows else 0.0)]] * 2)
+            assert (engine.clamped > before) == (grows and step > 0)
+            engine.advance()
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32])
 def test_a_width_clamps_from_the_documented_length_on(bits: int) -> None:
     """docs/compress.md: an estimate must be at least n/(2^(b-1) - 1) * sqrt(d/2n) times the largest value."""
