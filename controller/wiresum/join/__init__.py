@@ -59,34 +59,35 @@ from wiresum.join.peers import TRANSLATION_ADVICE, describe_peer, why_translated
 Admission = JoinRequest.Admission
 
 JOIN_SERVICE: str = DESCRIPTOR.services_by_name["JoinService"].full_name
-"""By which gRPC's health service is asked whether a job could begin."""
+"""The service that is named to gRPC's health service to ask whether a job could begin."""
 
 MESSAGE_BYTES_MAX = 16_384
-"""Of a request; a larger one is refused before it is parsed."""
+"""The most bytes of a request; a larger one is refused before it is parsed."""
 
 POSITIONS_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * LEASE_SLOTS_MAX
-"""The same of a heartbeat and a JoinRequest, which may have a number for each slot of a lease."""
+"""The most bytes of a heartbeat and a JoinRequest, which may have a number for each slot of a lease."""
 
 ANSWER_BYTES_MAX = 1 << 20
-"""A Diagnosis names all workers of a job."""
+"""The most bytes of an answer: a Diagnosis names all workers of a job."""
 
 PAGE_BYTES_MAX = 32 * 1024
-"""Of an answer that comes in pages, besides its first record."""
+"""The most bytes of an answer that comes in pages, besides its first record."""
 
 REPORT_BYTES_MAX = 64 * 1024 * 1024
-"""A Report may have over a thousand jobs, with their counters."""
+"""The most bytes of a Report, which may have over a thousand jobs, with their counters."""
 
 REFUSED_KEY = "wiresum-refused"
-"""Trailing metadata of every refusal, so that it is not taken for a failure of gRPC with the same status code."""
+"""Trailing metadata of every refusal, so that a refusal is not taken for a failure of gRPC with an equal status
+code."""
 
 RETRY_KEY = "grpc-retry-pushback-ms"
-"""Trailing metadata of a refusal after which to ask again, so many milliseconds later."""
+"""Trailing metadata of a refusal: after how many milliseconds to ask again."""
 
 WHY_NOT_KEY = "wiresum-why-not-bin"
-"""Trailing metadata of an answer about health: why it is not SERVING, a sentence."""
+"""Trailing metadata of an answer about health: a sentence that says why the state is not SERVING."""
 
 STANDS_BY = "this controller stands by"
-"""How the text begins with which a standby refuses calls, with the status UNAVAILABLE."""
+"""The beginning of the text with which a standby refuses calls, with the status UNAVAILABLE."""
 
 __all__ = [
     "ANSWER_BYTES_MAX",

@@ -1,13 +1,13 @@
 """TLS directories, by which the parties to a job prove who they are.
 
-A TLS directory holds what a party needs for mutual TLS, in PEM: `ca.crt` (whom it trusts), `tls.crt` (who it is) and
-`tls.key`, named as in a Kubernetes TLS secret. `wiresum ca` makes such directories. Plaintext is allowed on loopback,
-and elsewhere only if it is asked for.
+A TLS directory holds what a party needs for mutual TLS, in PEM: `ca.crt` (whom the party trusts), `tls.crt` (who it is)
+and `tls.key`, named as in a Kubernetes TLS secret. `wiresum ca` makes such directories. Plaintext is allowed on
+loopback, and elsewhere only if it is asked for.
 
-A directory is checked before it is used, by a TLS handshake in memory with this certificate and this authority. So a
-certificate of another authority, an expired one, or one that does not fit its key is an error that names the file.
+A directory is checked before use, by a TLS handshake in memory with its certificate and its authority. So a certificate
+of another authority, an expired one, or one that does not fit its key is an error that names the file.
 
-gRPC is imported where it is needed: the messages are used without it.
+gRPC is imported only by the functions that need it: the messages are used without gRPC.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ CERT_NOT_YET_VALID = 9
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 REVOKED_FILE = "ca.crl"
-"""Of a service: the list of revoked certificates."""
+"""A service's list of revoked certificates."""
 FILE_BYTES_MAX = 1 << 20
 HANDSHAKE_TURNS_MAX = 10
 RENEWALS_MAX, RENEWAL_S = 3, 0.1
-"""Files are replaced one after the other, so a directory that cannot be used is read again so often, so much later."""
+"""How often, and how much later, a directory that cannot be used is read again: files are replaced one after the
+other."""
 EXPIRY_WARNED_PART = 0.1
-"""When no more of a certificate's life is left, `load` warns."""
+"""`load` warns when at most this part of a certificate's life is left."""
 
 Options = Sequence[tuple[str, Any]]
 CHANNEL_OPTIONS: Options = (("grpc.enable_retries", 0),)
-"""Of all channels. Who calls asks again as it sees fit. gRPC's own retries, which are on by default, lose a part of
-some calls whose connection fails at once: then who reads a stream waits for ever, also after the call has failed (seen
-with 1.81.1 and 1.85.3, once in some hundred reconnections on a busy host)."""
+"""Options of all channels: without gRPC's retries, since callers ask again as they see fit. The retries, which are on
+by default, lose a part of some calls whose connection fails at once: then a reader of a stream waits for ever, also
+after the call has failed (seen with 1.81.1 and 1.85.3, once in some hundred reconnections on a busy host)."""
 
 
 class CredentialsError(ValueError):
-    """The text names the file, and says what to do."""
+    """Raised for a TLS directory that cannot be used. The text names the file, and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ def load(directory: str | Path, *, serving: bool = False) -> Credentials:
     directory = Path(directory).expanduser()
     if not directory.is_dir():
         raise CredentialsError(f"{directory} is no directory: `wiresum ca init` makes TLS directories")
-    for _ in range(0 if serving else RENEWALS_MAX):  # a server keeps what it has, and reads again for the next one
+    for _ in range(
+        0 if serving else RENEWALS_MAX
+    ):  # a server keeps its certificate, and reads again for the next connection
         with contextlib.suppress(CredentialsError):
             return _load_once(directory, serving=serving)
         time.sleep(RENEWAL_S)
@@ -137,7 +140,7 @@ def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecu
 
 
 def check_may_listen(address: str, *, tls: str | Path | None = None, insecure: bool = False) -> None:
-    """Raises a `CredentialsError` for plaintext that nobody has asked for."""
+    """Raises a `CredentialsError` for plaintext that the caller has not asked for."""
     if not (tls or insecure or is_loopback(address)):
         raise CredentialsError(
             f"{address} can be reached from other hosts, and no TLS directory was given: name one (`wiresum ca init` "
@@ -150,7 +153,7 @@ def taken(address: str) -> OSError:
 
 
 def is_loopback(target: str) -> bool:
-    """Is it only for processes of this host? Names other than localhost are not looked up."""
+    """True if only processes of this host can reach the target. Names other than localhost are not looked up."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     host = target.rpartition(":")[0].strip("[]") or target
@@ -161,7 +164,7 @@ def is_loopback(target: str) -> bool:
 
 
 class _Renewed:
-    """The newest certificate for each handshake. gRPC calls it from its own threads."""
+    """Gives each handshake the newest certificate. gRPC calls it from its own threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -176,7 +179,8 @@ class _Renewed:
         return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.certificate)], loaded.authority)
 
     def fetch(self) -> Any:
-        """None: nothing has changed. Files that cannot be used leave the old ones in force."""
+        """Returns a new configuration; None: nothing has changed. Files that cannot be used leave the old ones in
+        force."""
         with self._lock:
             try:
                 signature = self._sign()
@@ -191,7 +195,7 @@ class _Renewed:
             return self.configuration()
 
     def _sign(self) -> list[tuple[int, int]]:
-        """Changes when a file is replaced."""
+        """A value that changes when a file is replaced."""
         paths = [self._directory / name for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)]
         return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in paths if path.exists())]
 
@@ -209,7 +213,7 @@ def _server_credentials(tls: str | Path) -> grpc.ServerCredentials:
 
 
 def _files(directory: Path) -> list[bytes]:
-    """The authority, the certificate and the key."""
+    """Contents of the authority, the certificate and the key."""
     return [_read(directory / name) for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)]
 
 
@@ -228,7 +232,8 @@ def _read(path: Path) -> bytes:
 
 
 def _check_key_is_private(path: Path) -> None:
-    """Its group may read it; nobody else may, and only its owner may write."""
+    """Raises `CredentialsError` unless only the owner can write the key, and only the owner and its group can read the
+    key."""
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise CredentialsError(
@@ -244,14 +249,14 @@ def _advice(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
-    """What the other side of a connection sees in the certificate, by a handshake."""
+    """Checks a directory by a handshake. Returns what the other side of a connection sees in the certificate."""
     certificate, authority = directory / CERTIFICATE_FILE, directory / AUTHORITY_FILE
     server, client = (ssl.SSLContext(protocol) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE
     other = client if serving else server
     try:
-        for context in (server,) if serving else (server, client):  # a server cannot be without one
+        for context in (server,) if serving else (server, client):  # a server needs a certificate
             context.load_cert_chain(certificate, directory / KEY_FILE, password=lambda: "")
     except ssl.SSLError as error:
         raise CredentialsError(

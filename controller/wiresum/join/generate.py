@@ -54,7 +54,7 @@ def _write(name: str, scratch: Path, destination: Path) -> None:
 
 _TOOLS_OFF = "# mypy: ignore-errors\n# ruff: noqa\n# fmt: off\n"
 _UNUSED = "import warnings\n"
-"""What only the check that was taken out needed."""
+"""An import that only the removed check needed."""
 
 
 def _without(pattern: re.Pattern[str], text: str, *, count: int) -> str:
@@ -99,7 +99,7 @@ def _service_types(name: str, service: str) -> str:
 
 
 def _type(name: str) -> str:
-    """Of a message: in what protoc writes, modules have long names like `wiresum_dot_join_dot_join__pb2`."""
+    """The type of a message: in protoc's output, modules have long names like `wiresum_dot_join_dot_join__pb2`."""
     module, _, message = name.rpartition(".")
     return f"{module.rpartition('_dot_')[2].replace('__', '_')}.{message}"
 

@@ -1,8 +1,8 @@
-"""The addresses that a host's name has here, and whether others reach them.
+"""The addresses that a host's name has here, and whether other hosts reach them.
 
-Debian gives a host's own name 127.0.1.1 in /etc/hosts. What listens there, or has its data there, is reached by nobody
-else, and works as long as all are on one host. So whoever looks a name up, to listen at it or to find out which way
-data takes, does it here.
+Debian gives a host's own name 127.0.1.1 in /etc/hosts. Other hosts cannot reach a server or data at this address, and
+the mistake shows only once there are several hosts. So every look-up of a name, to listen at it or to find the route of
+data, is made here.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _lock = threading.Lock()
 
 
 def addresses_of(host: str, family: int = socket.AF_UNSPEC) -> list[str]:
-    """At least one; those that only this host reaches come last. Raises `OSError`."""
+    """Addresses of a host, at least one; loopback addresses come last. Raises `OSError`."""
     try:
         found = socket.getaddrinfo(host or None, 0, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except UnicodeError:  # what Python says of it is about its codecs
+    except UnicodeError:  # python's own text is about its codecs
         raise OSError(errno.EINVAL, "a part of the name is empty, or too long") from None
     return sorted(dict.fromkeys(str(at[0]) for *_, at in found), key=is_loopback)
 
 
 def why_only_here(host: str) -> str:
-    """Why others cannot reach this host by that name, and what to do; empty if they can, or if that is what it says:
-    localhost, or an address."""
+    """Says why other hosts cannot reach this host by the name, and what to do; empty if they can, or if the text means
+    this host only: localhost, or an address."""
     if _is_address(host) or not host or host.partition(".")[0] == "localhost":
         return ""
     with contextlib.suppress(OSError):
@@ -47,14 +47,15 @@ def why_only_here(host: str) -> str:
 
 
 def shown(host: str) -> str:
-    """With its addresses, if it is a name."""
+    """The text with its addresses, if it is a name."""
     with contextlib.suppress(OSError):
         return host if _is_address(host) else f"{host} ({', '.join(addresses_of(host))})"
     return host
 
 
 def warn_if_only_here(setting: str, host: str) -> None:
-    """Once in a process. `setting`: where the name stands."""
+    """Logs a warning, once in a process, if only this host reaches the name. `setting`: the setting that has the
+    name."""
     text = f"{setting}: {why}" if (why := why_only_here(host)) else ""
     with _lock:
         new = bool(text) and text not in _warned

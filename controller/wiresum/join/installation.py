@@ -1,4 +1,4 @@
-"""What to type for a part that this installation lacks. It is never the name alone: no package index has Wiresum."""
+"""What to type to install a part that is missing. A name alone never does: no package index has Wiresum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANYWHERE = "path/to/wiresum"
 
 
 def how_to_install(extra: str = "") -> str:
-    """A command. If the checkout or wheel is no longer where pip had it from, a place-holder stands for it."""
+    """A command for pip. A place-holder stands for the checkout or wheel if it is no longer where pip had it from."""
     options, source = _source()
     what = f"{source or ANYWHERE}[{extra}]" if extra else source or ANYWHERE
     words = ["pip", "install", *([] if extra else ["--force-reinstall"]), *options, what]
@@ -19,6 +19,6 @@ def how_to_install(extra: str = "") -> str:
 
 
 def _source() -> tuple[list[str], str]:
-    """pip's options, and where it has Wiresum from: a folder or a wheel of this machine; "" if that is gone."""
+    """pip's options, and the folder or wheel of this machine that pip had Wiresum from; "" if it is gone."""
     path, editable = installed_from()
     return ["--editable"] * editable, str(path or "")

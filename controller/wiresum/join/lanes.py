@@ -6,7 +6,7 @@ from wiresum.join.constants import HEADER_BYTES, IPV4_BYTES, LANES_UNIT, UDP_BYT
 
 
 def packet_bytes(lanes: int) -> int:
-    """Of an IP packet with so many words."""
+    """Bytes of an IP packet with so many words."""
     return IPV4_BYTES + UDP_BYTES + HEADER_BYTES + WORD_BYTES * lanes
 
 

@@ -7,12 +7,13 @@ import ipaddress
 from wiresum.join.join_pb2 import Peer
 
 HOST_NAME_CHARACTERS_MAX = 64
-"""Of a host's name in a text."""
+"""The most characters of a host's name in a text."""
 
 
 def describe_peer(peer: Peer) -> str:
-    """Its ranks, then what the service has verified, and then, quoted, what the worker says of itself. In a job of a
-    subgroup a worker has two ranks, where they differ: the job's own, and the one by which people know it."""
+    """Names a worker: its ranks, then what the service has verified, and then, quoted, what the worker says about
+    itself. In a job of a subgroup a worker has two ranks, named if they differ: the job's own, and the one by which
+    people know the worker."""
     verified = [peer.address] if peer.address else []
     if peer.called_from not in ("", peer.address):
         verified.append(f"called from {peer.called_from}")
@@ -26,8 +27,9 @@ def describe_peer(peer: Peer) -> str:
 
 
 def why_translated(peer: Peer) -> str:
-    """Why the switch may not know a worker's packets by their address, a sentence: its Join came from another one than
-    it says that its data has. Empty: it did not, or it came from the service's own host."""
+    """A sentence that says why the switch may not know a worker's packets by their address: the worker's Join came from
+    another address than the one that it gives for its data. Empty: both are equal, or the Join came from the service's
+    own host."""
     if peer.called_from in ("", peer.address) or not _is_remote(peer.called_from):
         return ""
     return (
@@ -43,7 +45,8 @@ TRANSLATION_ADVICE = (
 
 
 def _is_remote(address: str) -> bool:
-    """Of IPv4, as the addresses of data are: another kind says nothing about those."""
+    """True for an IPv4 address of another host. Addresses of data are IPv4: an address of another kind proves nothing
+    about them."""
     try:
         return not ipaddress.IPv4Address(address).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Which release of Wiresum this is. A development build adds its commit, so that two of them are told apart.
+"""Which release of Wiresum this is. A development build adds its commit, so that two builds are told apart.
 
 The build backend calls `dynamic_metadata` (pyproject.toml), and so imports this file alone: only the standard library.
-A checkout that is installed as editable changes after that, so its commit is read again where the version is asked for,
-without a process of git: a process that trains may not fork.
+An editable checkout changes after its installation, so its commit is read again for each question, without a process of
+git: a process that trains may not fork.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-"""Where this file is in a checkout or an unpacked sdist."""
+"""The root of the checkout or unpacked sdist that contains this file."""
 COMMIT_DIGITS = 9
 GIT_S_MAX = 30.0
 
@@ -39,8 +39,8 @@ def development_version(release: str, commit: str) -> str:
 
 
 def installed_from() -> tuple[Path | None, bool]:
-    """The folder or wheel of this machine that pip had Wiresum from, None if that is not known or gone; and whether it
-    is installed as editable."""
+    """The folder or wheel of this machine that pip had Wiresum from, None if this is not known or it is gone; and
+    whether Wiresum is installed as editable."""
     try:
         recorded = metadata.distribution("wiresum").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -61,10 +61,10 @@ def editable_checkout() -> Path | None:
 
 
 def commit_of(checkout: Path) -> str:
-    """The commit that is checked out, in hexadecimal; empty if that cannot be read."""
+    """The commit that is checked out, in hexadecimal; empty if it cannot be read."""
     try:
         own = checkout / ".git"
-        if own.is_file():  # of a worktree
+        if own.is_file():  # a worktree has a file
             own = checkout / own.read_text().removeprefix("gitdir:").strip()
         shared = own / (own / "commondir").read_text().strip() if (own / "commondir").is_file() else own
         head = (own / "HEAD").read_text().strip()
@@ -85,7 +85,8 @@ def _commit_named(reference: str, *folders: Path) -> str:
 
 
 def dynamic_metadata(settings: Mapping[str, Any], _project: Mapping[str, Any]) -> dict[str, str]:
-    """For the build backend: the version of what is built. An sdist has it from where it was made."""
+    """Gives the build backend the version of what is built. An sdist keeps the version of the checkout that it was made
+    from."""
     return {"version": version_to_build(str(settings["release"]), CHECKOUT)}
 
 
@@ -100,8 +101,8 @@ def version_to_build(release: str, source: Path) -> str:
 
 
 def _tags(checkout: Path) -> list[str]:
-    """Of the commit that is checked out. It may be another user's: whoever builds it, as root in a container perhaps,
-    runs what it says anyhow."""
+    """Tags of the commit that is checked out. The checkout may be another user's: whoever builds it, as root in a
+    container perhaps, runs its code anyhow."""
     command = ["git", "-c", "safe.directory=*", "-C", str(checkout), "tag", "--points-at", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=GIT_S_MAX, check=False).stdout.split()

@@ -1,4 +1,4 @@
-"""What a report says of a job's tree of switches. Pure."""
+"""Evaluates what a report says of a job's tree of switches. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Contributor(Protocol):
 
 
 def silent_switches(switches: Iterable[NodeReport]) -> set[str]:
-    """Those that do not say what they counted: zeros of theirs, and of who hangs on them, mean nothing."""
+    """Names of the switches that do not say what they counted: zeros of theirs, and of their workers, mean nothing."""
     return {node.switch_name for node in switches if node.uncounted}
 
 
 def packets_behind(switches: Sequence[NodeReport], workers: Iterable[Contributor]) -> dict[str, int]:
-    """For each switch with a parent: how many packets its sums lag behind the parent's other contributors. Without
-    those whose parent's counters are unknown."""
+    """For each switch with a parent, how many packets its sums lag behind the parent's other contributors. Switches
+    whose parent's counters are unknown are absent."""
     beside: dict[str, int] = {}
     for worker in workers:
         beside[worker.switch_name] = max(beside.get(worker.switch_name, 0), worker.contributions)

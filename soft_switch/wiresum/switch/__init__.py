@@ -1,4 +1,4 @@
-"""The switch in software: `SoftwareSwitch` is one in this process, and `wiresum switch` is one as a command."""
+"""The switch in software: `SoftwareSwitch` runs a switch in this process, `wiresum switch` in a process of its own."""
 
 from __future__ import annotations
 

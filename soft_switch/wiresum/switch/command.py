@@ -218,7 +218,8 @@ def _serve_joins(
     *,
     insecure: bool,
 ) -> tuple[JoinServer, str]:
-    """Returns the join service, and where it is. Raises `OSError` or `ValueError`; so do the functions below."""
+    """Starts the join service. Returns the service, and its address as a text. Raises `OSError` or `ValueError`; so do
+    the functions below."""
     from wiresum.controller import JoinServer
     from wiresum.controller.config import SecurityConfig
     from wiresum.controller.security import Security
@@ -257,7 +258,7 @@ def _serve_metrics(
     tls: Path | None,
     at: Endpoint,
 ) -> str:
-    """Serves figures of the data plane, and of jobs if the service knows them. Returns where."""
+    """Serves metrics of the data plane, and of jobs if the service knows them. Returns their address as a text."""
     try:
         from wiresum.controller import JoinServer, metrics
         from wiresum.switch.metrics import DataplaneCollector

@@ -27,7 +27,7 @@ FIGURES: dict[str, tuple[str, type[CounterMetricFamily | GaugeMetricFamily], Cal
     "send_failures": ("Datagrams that were not sent.", CounterMetricFamily, lambda stats: stats.send_failures),
     "cpu_seconds": ("Processor time of the data threads.", CounterMetricFamily, lambda stats: stats.cpu_seconds),
 }
-"""By name, without the prefix wiresum_dataplane_."""
+"""Help text, type and value of each metric, by its name without the prefix wiresum_dataplane_."""
 
 
 class DataplaneCollector(Collector):
@@ -35,7 +35,7 @@ class DataplaneCollector(Collector):
         self._stats = stats
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry asks for it before there are any figures."""
+        """Returns nothing: the registry asks before there are any figures."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

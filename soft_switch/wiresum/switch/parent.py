@@ -1,8 +1,9 @@
-"""What the worker says that has started this switch: as its jobs' fallback (docs/operations.md, "Without any switch"),
+"""Orders of the worker that has started this switch: as its jobs' fallback (docs/operations.md, "Without any switch"),
 or as the switch of its host (WIRESUM_SWITCH=local), which serves any job.
 
-Standard input is a Unix socket of theirs alone. The first message brings the socket to listen at, which the worker has
-held before, so that no other process could take the port. Each message lists all jobs to serve.
+Standard input is a Unix socket that only the worker and this switch have. The first message brings the socket to listen
+at, which the worker has held before, so that no other process could take the port. Each message lists all jobs to
+serve.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Parent:
 
     @classmethod
     def at_stdin(cls, process: int) -> Parent:
-        """Waits for the first message. Raises a `UsageError` if there is none."""
+        """Waits for the first message. Raises a `UsageError` if none comes."""
         channel: socket.socket | None = None
         try:
             channel = socket.socket(fileno=0)
@@ -49,7 +50,7 @@ class Parent:
             jobs = unpack(message)
         except (OSError, ValueError, TypeError) as error:
             if channel is not None:
-                channel.detach()  # of the process
+                channel.detach()  # the descriptor belongs to the process
             raise click.UsageError(
                 f"--fallback is for workers, which say over standard input what to serve ({error}): leave it out"
             ) from error
@@ -57,7 +58,7 @@ class Parent:
         return cls(process, channel, socket.socket(fileno=listener), jobs)
 
     def served(self, tls: Path | None) -> ServedJobs | None:
-        """The jobs that the worker names, from now on; None: any."""
+        """The jobs that the worker names, from now on; None: the switch serves any job."""
         if self._jobs is None:
             return None
         from wiresum.controller.security.names import parse
@@ -69,7 +70,8 @@ class Parent:
         return served
 
     def is_over(self, running: SoftwareSwitch, now: float) -> bool:
-        """The worker has ended, and its jobs' other workers have heard so from this switch."""
+        """True if the worker has ended, and its jobs' other workers have heard so from this switch, or have had the
+        time to."""
         if os.getppid() == self._process:
             return False
         self._ended_at = now if self._ended_at is None else self._ended_at

@@ -26,12 +26,13 @@ class SwitchStats:
 
     threads: int
     transport: str
-    """Its name, and the mode that was obtained."""
+    """Name of the transport, and the mode that was obtained."""
     cpu_seconds: float
-    """Of the data threads."""
+    """Processor time of the data threads."""
     datagrams_received: int
     datagrams_passed: int
-    """Datagrams that another data thread received and passed on, since the device does not steer by port."""
+    """Datagrams that another data thread than their own received and passed on, since the device does not steer by
+    port."""
     datagrams_sent: int
     send_failures: int
     jobs_now: int
@@ -39,7 +40,7 @@ class SwitchStats:
     results: int
     """Cells completed."""
     packets: dict[str, int] = field(default_factory=dict)
-    """By reason: the keys are `REASONS`."""
+    """Packets by reason: the keys are `REASONS`."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +55,19 @@ class Admission:
     slot_base: int
     slots: int
     endpoints: tuple[tuple[int, int], ...]
-    """Address and base port of each worker; port 0: nothing is sent to it."""
+    """Address and base port of each worker; port 0: nothing is sent to this worker."""
     contributors: tuple[int, ...]
     """For each of `THREADS_MAX` threads that a job may have, a bitmap."""
     sources: tuple[tuple[int, int], ...]
     """Address and base port that each of `SWITCH_WORKERS_MAX` workers sends from: thread t from port + t."""
     receivers: int
-    """Bitmap: who gets a completed cell's RESULT."""
+    """Bitmap of the workers that get a completed cell's RESULT."""
     results_group: tuple[int, int] = (0, 0)
-    """Multicast group and base port for a RESULT to all of them; port 0: each is sent a copy."""
+    """Multicast group and base port for a RESULT to all receivers; port 0: each is sent a copy."""
     parent: tuple[int, int] = (0, 0)
     """Address and base port of the parent switch; port 0: there is none."""
     number_at_parent: int = 0
-    """This switch's number there."""
+    """This switch's number at the parent."""
 
 
 class SoftwareSwitch(SwitchDriver):
@@ -94,7 +95,7 @@ class SoftwareSwitch(SwitchDriver):
         multicast: str | None = None,
     ) -> None:
         self.no_multicast = _no_multicast(bind, transport)
-        """Why it cannot send to multicast groups; empty: it can."""
+        """Why the switch cannot send to multicast groups; empty: it can."""
         self._groups = None if multicast is None else check_groups(multicast, jobs_max)
         if self._groups is not None and self.no_multicast:
             raise ValueError(self.no_multicast)
@@ -144,7 +145,8 @@ class SoftwareSwitch(SwitchDriver):
         return Versions(software_version())
 
     def reconcile(self, entries: Sequence[JobEntry]) -> Reconciled:
-        """A switch in this process starts empty, for one controller. Jobs that it lacks ran in an earlier process."""
+        """Reconciles the jobs. A switch in this process starts empty, for one controller. Jobs that it lacks ran in an
+        earlier process."""
         wanted = {entry.job for entry in entries}
         with self._books:
             held = set(self._jobs)
@@ -206,7 +208,7 @@ class SoftwareSwitch(SwitchDriver):
             totals = dataclasses.replace(self._ended, packets=list(self._ended.packets))
             for job in self._jobs:
                 totals.add(self._server.counters(job))
-            # Last: the answers to all packets counted above are counted, too.
+            # Read last, so that the answers to all packets counted above are counted too.
             native = self._server.stats()
             totals.add(native.stray)
             return SwitchStats(

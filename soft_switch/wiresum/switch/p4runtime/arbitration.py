@@ -1,9 +1,9 @@
 """Which of the connected controllers may write: sections 5.3 and 5.4 of the P4Runtime specification, version 1.4.
 
-A controller is a stream that has sent its election id. The primary is the one with the highest id that any stream has
-ever sent: when it leaves there is none, until a stream comes with that id or a higher one. The default role is the only
-one, and may do everything. Ids above ELECTION_ID_MAX, which no controller of ours has, are refused: above such a one
-none could bid.
+A controller is a stream that has sent its election id. The primary is the controller with the highest id that any
+stream has ever sent: when this one leaves there is no primary, until a stream comes with the highest id or a higher
+one. The default role is the only one, and may do everything. Ids above ELECTION_ID_MAX, which no controller of ours
+has, are refused: no controller could bid above such an id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wiresum.switch.p4runtime.refusal import exhausted, invalid, not_found, too_
 STREAMS_MAX = 16
 
 ElectionId = tuple[int, int]
-"""The upper and the lower 64 bits: compares as the number does."""
+"""The upper and the lower 64 bits of an id: compares as the id does."""
 
 
 DEFAULT_ROLE_ONLY = "this switch has the default role only: leave the role unset"
@@ -31,7 +31,7 @@ class Stream:
         self.send = send
         self.election_id: ElectionId | None = None
         self.live = False
-        """It has sent an arbitration message."""
+        """True if the stream has sent an arbitration message."""
 
 
 class Arbitration:
@@ -64,7 +64,7 @@ class Arbitration:
             stream.send(self._notification(stream))
 
     def close(self, stream: Stream) -> None:
-        """Idempotent."""
+        """Removes a stream. Idempotent."""
         if stream not in self._streams:
             return
         was_primary = stream is self._primary()
@@ -91,7 +91,7 @@ class Arbitration:
         return next((stream for stream in self._streams if stream.election_id == self._highest), None)
 
     def _notify_all(self, last: Stream) -> None:
-        """`last`: a new primary, notified after all others."""
+        """Notifies all streams. `last`: a new primary, notified after all others."""
         for stream in sorted(self._streams, key=lambda stream: stream is last):
             if stream.live:
                 stream.send(self._notification(stream))

@@ -19,7 +19,7 @@ COLUMNS = {"packets": len(Reason), "contributions": SWITCH_WORKERS_MAX, "results
 
 
 class Counted(Protocol):
-    """The part of a switch that is read here."""
+    """The part of a switch that `Counters` reads."""
 
     def counters(self, job: int) -> JobCounters: ...
     def stray(self) -> JobCounters: ...
@@ -35,24 +35,24 @@ class Value(NamedTuple):
 
 
 class View:
-    """The counters at one moment. A row is read once, since that waits for the data threads."""
+    """The counters at one moment. A row is read once, since a read waits for the data threads."""
 
     def __init__(self, row: Callable[[int], Row], sizes: Mapping[str, int]) -> None:
         self._row = functools.lru_cache(maxsize=None)(row)
         self._sizes = sizes
 
     def read(self, counter: str, index: int | None) -> Iterator[Value]:
-        """One value, or all."""
+        """Yields the value at an index, or all values if the index is None."""
         columns = COLUMNS[counter]
         for at in range(self._sizes[counter]) if index is None else [index]:
             yield Value(at, self._row(at // columns)[counter][at % columns])
 
 
 class Counters:
-    """All zero at first."""
+    """The counters of the program, all zero at first."""
 
     def __init__(self, switch: Counted, sizes: Mapping[str, int]) -> None:
-        """`sizes` are those of the counters, by name."""
+        """`sizes`: sizes of the counters, by name."""
         self._switch = switch
         self._sizes = sizes
         self._bases: dict[int, Row] = {STRAY_ROW: _negated(_row_of(switch.stray()))}
@@ -63,7 +63,8 @@ class Counters:
         self._rows[job] = row
 
     def ended(self, job: int) -> None:
-        """Call it when the data plane has removed the job, so that its counts are final."""
+        """Notes that a job has ended; to be called when the data plane has removed the job, so that its counts are
+        final."""
         row = self._rows.pop(job)
         self._bases[row] = _sum(self._base(row), _row_of(self._switch.counters(job)))
 

@@ -1,8 +1,8 @@
 """The switch's state: entries and counters as P4Runtime sees them, and the jobs that they make in the data plane.
 
-A batch of updates changes the entries one by one. At its end, before the controller gets the answer, the data plane is
-brought up to date: first jobs that end or change their lease are removed, then others are installed, so that a lease
-may pass from one job to another in one batch.
+A batch of updates changes the entries one by one. At the end of a batch, before the controller gets the answer, the
+data plane is brought up to date: first jobs that end or change their lease are removed, then others are installed, so
+that a lease may pass from one job to another in one batch.
 
 Used by one thread.
 """
@@ -33,7 +33,7 @@ JOB_TABLES = (*jobs.ADMISSIONS, "deliver")
 
 
 class SoftwareDevice:
-    """A switch without a pipeline, until `set_config`."""
+    """A switch that has no pipeline until `set_config`."""
 
     def __init__(self, switch: SoftwareSwitch) -> None:
         self._switch = switch
@@ -212,7 +212,7 @@ class _Jobs:
     ) -> None:
         self._switch, self._counters, self._sizes, self._instances = switch, counters, sizes, instances
         self._entries: dict[str, dict[int, dict[Key, ParsedEntry]]] = {table: {} for table in JOB_TABLES}
-        """By table and job."""
+        """Entries by table and job."""
         self._installed: dict[int, jobs.InstalledJob] = {}
         self._changed: dict[int, None] = {}
         """Jobs that changed, in order, and jobs that could not be installed."""
@@ -284,7 +284,7 @@ def _group(message: p4r.PacketReplicationEngineEntry) -> p4r.MulticastGroupEntry
 
 
 def _index(message: p4r.CounterEntry, name: str, size: int) -> int | None:
-    """None: all of the counter."""
+    """The index that a message names; None: all indices of the counter."""
     if not message.HasField("index"):
         return None
     if message.index.index < 0:

@@ -5,9 +5,9 @@ lease, who may contribute through which thread, and who gets RESULTs. So the ent
 some are missing, the switch refuses the same packets and leaves out the same copies as a hardware switch. But a job
 with a parent switch is in effect only when every entry to and from the parent is there.
 
-Two things this data plane cannot do, and our controller does not ask for: entries that no worker of a job could have
+This data plane cannot do two things, for which our controller does not ask: entries that no worker of a job could have
 (`check` refuses them, with UNIMPLEMENTED), and entries of one job that contradict each other (`ContradictionError`: the
-job is not in effect until they agree). It does not see ingress ports, so `ingress_port` is ignored.
+job is not in effect until they agree). The data plane does not see ingress ports, so `ingress_port` is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wiresum.switch.software_switch import Admission
 ADMISSIONS = ("admit", "admit_parent_entry")
 """The tables that say who may send packets of a job."""
 Address = tuple[int, int]
-"""IPv4 as an integer in host byte order, and UDP port; of a worker, its base port."""
+"""An IPv4 address as an integer in host byte order, and a UDP port; for a worker, its base port."""
 NOWHERE: Address = (0, 0)
 
 
@@ -34,7 +34,7 @@ class Deliveries:
     """The entries of `deliver` of one job."""
 
     workers: dict[int, Address] = field(default_factory=dict)
-    """By the worker's number."""
+    """Addresses of the workers, by their numbers."""
     parent: tuple[Address, int] | None = None
     """Address of the parent switch, and this switch's number there."""
     everyone: Address = NOWHERE
@@ -42,18 +42,18 @@ class Deliveries:
 
 
 class ContradictionError(ValueError):
-    """A job's entries contradict each other; the text says how."""
+    """Raised if a job's entries contradict each other; the text says how."""
 
 
 @dataclass(frozen=True)
 class InstalledJob:
-    """The data plane's entry, and the job's row of counters."""
+    """The data plane's entry for a job, and the job's row of counters."""
 
     admission: Admission
     row: int
 
     def keeps_lease_of(self, other: InstalledJob) -> bool:
-        """If so, an installed job can change from one to the other."""
+        """True if an installed job can change from one plan to the other in place."""
         return self._lease() == other._lease()
 
     def _lease(self) -> tuple[int, ...]:
@@ -63,7 +63,8 @@ class InstalledJob:
 
 
 def check(entry: ParsedEntry, slots: int, jobs_max: int, no_multicast: str = "") -> None:
-    """`Refusal` for an entry that this switch cannot have. `no_multicast`: why it cannot send to multicast groups."""
+    """Raises a `Refusal` for an entry that this switch cannot have. `no_multicast`: why the switch cannot send to
+    multicast groups; empty: it can."""
     if entry.table in ADMISSIONS:
         _check_admission(entry, slots, jobs_max)
     if entry.table == "admit":
@@ -112,7 +113,7 @@ def _check_everyone(entry: ParsedEntry, no_multicast: str) -> None:
 
 
 def _workers(entry: ParsedEntry) -> int:
-    """Of an entry of `admit`: the bitmap of all workers at this switch."""
+    """The bitmap of all workers at this switch, from an entry of `admit`."""
     params = entry.params
     everybody = params["bit_own"] | params["bit_others"]
     return everybody & ~PARENT_BIT if params["has_parent"] else everybody
@@ -207,7 +208,7 @@ def _parent(
 
 
 def _shape(entry: ParsedEntry) -> tuple[object, ...]:
-    """What all entries of a job have in common."""
+    """The values that all entries of a job must share."""
     params = entry.params
     return (
         entry.match["key"],
@@ -226,18 +227,18 @@ def _thread(entry: ParsedEntry) -> int:
 
 
 def _port_offset(entry: ParsedEntry) -> int:
-    """From the switch's base port to the job's first."""
+    """Distance from the switch's base port to the job's first port."""
     return entry.match["thread"] - _thread(entry)
 
 
 def _receiver(at: Address, port_offset: int) -> Address:
-    """The address for thread 0 of the job: the switch adds its port's number to the one of the entry."""
+    """The address for thread 0 of the job: the switch adds its port's number to the port in the entry."""
     address, port = at
     return address, (port + port_offset) % (1 << 16)
 
 
 def _cells_of_thread(lease_mask: int) -> int:
-    """How many cells the mask leaves to a thread; 0: it is not the mask of a lease."""
+    """How many cells the mask leaves to a thread; 0: this is no mask of a lease."""
     cells = (CELL_MASK & ~lease_mask) + 1
     return cells if cells & (cells - 1) == 0 and cells >= 2 else 0
 

@@ -10,7 +10,7 @@ from wiresum.switch.p4runtime.refusal import Refusal, exhausted
 
 
 class Mailbox:
-    """Bounded: a controller that does not read loses its stream. For one event loop."""
+    """A bounded mailbox for one event loop: a controller that does not read loses its stream."""
 
     def __init__(self, messages_max: int) -> None:
         self._messages: asyncio.Queue[p4r.StreamMessageResponse | Refusal | None] = asyncio.Queue()
@@ -23,12 +23,12 @@ class Mailbox:
         if self._messages.qsize() < self._messages_max:
             self._messages.put_nowait(message)
             return
-        while not self._messages.empty():  # nobody reads what waits there
+        while not self._messages.empty():  # nobody reads the messages that wait there
             self._messages.get_nowait()
         self.close(exhausted(f"{self._messages_max} messages wait on this stream, and nobody reads it: read it"))
 
     def close(self, refusal: Refusal | None = None) -> None:
-        """The stream ends after the messages before, with an error if one is given."""
+        """Ends the stream after the messages before, with an error if one is given."""
         if not self._closed:
             self._closed = True
             self._messages.put_nowait(refusal)

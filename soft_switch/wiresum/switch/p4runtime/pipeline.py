@@ -15,7 +15,7 @@ from wiresum.switch.p4runtime.schema import Schema, shortest
 
 CONFIG_BYTES_MAX = 4096
 CELLS_MAX = 1 << 16
-"""Of a switch that is programmed over P4Runtime: `cell_base` has 16 bits."""
+"""The most cells of a switch that is programmed over P4Runtime: `cell_base` has 16 bits."""
 
 _PRIORITY_TOP = (1 << 31) - 1
 
@@ -23,7 +23,7 @@ _PRIORITY_TOP = (1 << 31) - 1
 @dataclass(frozen=True)
 class PipelineSizes:
     lanes: int
-    """32-bit words of a packet's payload: all jobs have so many."""
+    """32-bit words of a packet's payload; all jobs have as many."""
     slots: int
 
 
@@ -62,7 +62,7 @@ class Program:
         return entries
 
     def check(self, config: p4r.ForwardingPipelineConfig, most: PipelineSizes) -> PipelineSizes:
-        """The sizes that the configuration asks for. Raises a `Refusal` if it is not for this switch."""
+        """The sizes that the configuration asks for. Raises a `Refusal` if the configuration is not for this switch."""
         if config.p4info != self.p4info:
             raise invalid(
                 "this switch runs one program, and its P4Info is not the one given: use the P4Info that comes with "

@@ -7,8 +7,8 @@ import functools
 import grpc
 
 
-class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
-    """A canonical code and a sentence for people."""
+class Refusal(Exception):  # noqa: N818 - a Refusal is an answer, not a failure
+    """An error's canonical code, and a sentence for people."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -16,7 +16,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure
 
     @property
     def number(self) -> int:
-        """The code as google.rpc.Code has it."""
+        """The code as a number of google.rpc.Code."""
         number: int = self.code.value[0]
         return number
 

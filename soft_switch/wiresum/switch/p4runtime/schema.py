@@ -28,11 +28,11 @@ class ParsedEntry:
     table: str
     key: Key
     match: Mapping[str, int]
-    """By name, the exact fields; ternary ones are in the key only."""
+    """Values of the exact fields, by name; ternary ones are in the key only."""
     action: str
     params: Mapping[str, int]
     message: p4r.TableEntry
-    """As it is read back, in canonical form."""
+    """The entry as it is read back, in canonical form."""
 
 
 class Table:
@@ -56,7 +56,7 @@ class Table:
         return entry
 
     def entry(self, message: p4r.TableEntry, key: Key) -> ParsedEntry:
-        """For an INSERT, or a MODIFY with an action."""
+        """Decodes the entry for an INSERT, or for a MODIFY with an action."""
         self.check_extras(message)
         if not message.HasField("action"):
             raise invalid(f"an entry of table {self.name} needs an action")
@@ -112,7 +112,7 @@ class Table:
         return message
 
     def check_extras(self, message: p4r.TableEntry) -> None:
-        """Refuses what no table of the program has."""
+        """Refuses features that no table of the program has."""
         if message.idle_timeout_ns or message.HasField("time_since_last_hit"):
             raise invalid(f"table {self.name} has no idle time-outs")
         for resource in ("meter_config", "counter_data", "meter_counter_data"):
@@ -176,7 +176,7 @@ class Schema:
         self.counters: dict[int, tuple[str, int]] = {
             counter.preamble.id: (counter.preamble.alias, counter.size) for counter in info.counters
         }
-        """Name and size, by id."""
+        """Name and size of each counter, by id."""
 
     def table(self, number: int) -> Table:
         if number not in self.tables:
@@ -190,12 +190,12 @@ class Schema:
 
 
 def shortest(value: int) -> bytes:
-    """The canonical form: without leading zero bytes."""
+    """A value in canonical form, without leading zero bytes."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def _integer(value: bytes, bits: int) -> int:
-    """The text of its `ValueError` completes a sentence."""
+    """Decodes a value. The text of the `ValueError` completes a sentence."""
     if not value:
         raise ValueError("is empty: a value has at least one byte")
     number = int.from_bytes(value, "big")

@@ -41,21 +41,21 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "1.4.1"
 REQUEST_BYTES_MAX = 4 << 20
-"""Full tables are less than a megabyte."""
+"""The most bytes of a request; full tables take less than a megabyte."""
 UPDATES_MAX = 16_384
-"""Updates in one Write."""
+"""The most updates in one Write."""
 REQUESTS_PER_SECOND, REQUESTS_BURST = 10_000.0, 10_000
-"""A controller may ask as fast as it is answered."""
+"""Rates so high that a controller may ask as fast as it is answered."""
 NOTIFICATIONS_MAX = 256
 ENTITIES_MAX = 65_536
-"""Entities in the answers to one Read: more than there are, if each is asked for once."""
+"""The most entities in the answers to one Read: more than there are, if each is asked for once."""
 ENTITIES_A_RESPONSE = 1000
 DETAILS_BYTES_MAX = 7000
-"""The updates' results go into the answer's metadata, of which gRPC accepts 8 KiB."""
+"""The most bytes of the updates' results, which go into the answer's metadata, of which gRPC accepts 8 KiB."""
 SILENCE_S_MAX = 10.0
-"""A thread that has not run for so long hangs."""
+"""A thread that has not run for this long counts as hanging."""
 STOP_S_MAX = 15.0
-"""Longer than a data thread may take to answer."""
+"""How long `stop` waits: longer than a data thread may take to answer."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -76,7 +76,8 @@ SERVED = {
     "p4.v1.P4Runtime/Read": frozenset({CONTROLLER, OPERATOR}),
     "p4.v1.P4Runtime/Capabilities": frozenset(ROLES),
 }
-"""Who may call what, by role. Even reading needs one: entries hold the jobs' keys."""
+"""For each service, or method that differs, the roles that may call it. Even reading needs a role: entries hold the
+jobs' keys."""
 
 T = TypeVar("T")
 
@@ -87,8 +88,8 @@ class P4RuntimeServer(ServerThread):
     def __init__(
         self, switch: SoftwareSwitch, device_id: int = 0, *, tls: Path | None = None, insecure: bool = False
     ) -> None:
-        """With `tls`, a folder, only clients with a certificate of its authority may connect, and only controllers may
-        write. Without it messages are not encrypted, which is allowed on loopback, or if `insecure` is set. Raises
+        """`tls`: a folder; only clients with a certificate of its authority may connect, and only controllers may
+        write. None: messages are not encrypted, which is allowed on loopback, or if `insecure` is set. Raises
         `CredentialsError`."""
         super().__init__("wiresum-p4runtime")
         self._switch, self._device_id = switch, device_id
@@ -103,7 +104,7 @@ class P4RuntimeServer(ServerThread):
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread answers. Must be asked regularly."""
+        """True if the server's thread answers. Must be asked regularly."""
         if self.runs and self._loop is not None:
             self._loop.call_soon_threadsafe(self._hear)
         return time.monotonic() < self._heard_at + SILENCE_S_MAX
@@ -112,7 +113,7 @@ class P4RuntimeServer(ServerThread):
         self._heard_at = time.monotonic()
 
     def stop(self) -> None:
-        """Idempotent. The switch goes on with what it has."""
+        """Ends the server. Idempotent. The switch continues with what it has."""
         self._end(STOP_S_MAX)
 
     @contextlib.asynccontextmanager
@@ -139,7 +140,7 @@ class P4RuntimeService:
         self._device_id = device_id
         self._loop = asyncio.get_running_loop()
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "wiresum-p4runtime-device")
-        # Only in the worker's thread:
+        # The following fields are for the worker's thread only:
         self._device = SoftwareDevice(switch)
         self._arbitration = Arbitration(device_id)
 
@@ -157,7 +158,7 @@ class P4RuntimeService:
         self, request: SetConfig, context: Any
     ) -> p4r.SetForwardingPipelineConfigResponse:
         def load() -> None:
-            if request.action == SetConfig.VERIFY:  # changes nothing, so not only the primary may ask
+            if request.action == SetConfig.VERIFY:  # vERIFY changes nothing, so not only the primary may ask
                 self._check_device(request.device_id)
             else:
                 self._check_writer(request)
@@ -215,13 +216,13 @@ class P4RuntimeService:
             await _refuse(context, refusal)
         finally:
             reader.cancel()
-            # Also if this is cancelled: the others must be notified.
+            # This also runs if the call is cancelled: the others must be notified.
             await asyncio.shield(self._do(lambda: self._arbitration.close(stream)))
 
     # Streams.
 
     async def _read_stream(self, stream: Stream, mailbox: Mailbox, context: Any) -> None:
-        """Until the controller closes its side, or is gone."""
+        """Reads messages until the controller closes its side, or is gone."""
         try:
             while (message := await context.read()) is not grpc.aio.EOF:
                 if error := await self._do(functools.partial(self._hear, stream, message)):
@@ -234,7 +235,8 @@ class P4RuntimeService:
             mailbox.close()
 
     def _hear(self, stream: Stream, message: p4r.StreamMessageRequest) -> p4r.StreamMessageResponse | None:
-        """In the worker's thread. Returns an error for the stream, or raises a `Refusal` that ends it."""
+        """Handles a message, in the worker's thread. Returns an error for the stream, or raises a `Refusal` that ends
+        the stream."""
         kind = message.WhichOneof("update")
         if kind == "arbitration":
             self._arbitration.update(stream, message.arbitration)
@@ -242,7 +244,7 @@ class P4RuntimeService:
         return _stream_error(kind)
 
     def _post(self, mailbox: Mailbox, update: p4r.MasterArbitrationUpdate) -> None:
-        """From the worker's thread."""
+        """Queues a notification. Called from the worker's thread."""
         self._loop.call_soon_threadsafe(mailbox.put, p4r.StreamMessageResponse(arbitration=update))
 
     # Calls.
@@ -280,7 +282,7 @@ async def _refuse(context: Any, refused: Refusal) -> NoReturn:
 
 async def _refuse_batch(context: Any, results: list[Refusal | None]) -> NoReturn:
     """Ends the call with the result of each update: a code, and a text if all texts fit gRPC's metadata. If not even
-    the codes fit, with the first failure only."""
+    the codes fit, only the first failure is reported."""
     failed = [result for result in results if result is not None]
     text = f"{len(failed)} of {len(results)} updates failed, first: {failed[0]}"
     for wordy in (True, False):
@@ -303,7 +305,7 @@ def _status(text: str, results: list[Refusal | None], *, wordy: bool) -> rpc_sta
 
 
 def _stream_error(kind: str | None) -> p4r.StreamMessageResponse:
-    """The answer is the same for every controller: not even the primary one may send these."""
+    """The answer to a message that not even a primary controller may send, so it is the same for every controller."""
     if kind == "packet":
         details, refused = "packet_out", unimplemented("this switch sends no packets for controllers")
     elif kind == "digest_ack":

@@ -22,11 +22,11 @@ INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 GROUPS_MAX = 1024
 GROUP_ID_MAX = INSTANCE_MAX = 0xFFFF
 REPLICAS_MAX = 512
-"""Replicas of one group."""
+"""The most replicas of one group."""
 
 
 class Store:
-    """Empty, as after a pipeline was loaded."""
+    """Entries and groups; empty at first, as after a pipeline was loaded."""
 
     def __init__(self, program: Program) -> None:
         self._schema = program.schema
@@ -75,7 +75,7 @@ class Store:
             entries[entry.key] = entry
 
     def read_tables(self, wanted: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
-        """All that match what the request names."""
+        """Yields all entries that match what the request names."""
         if wanted.table_id == 0:
             if wanted.match:
                 raise invalid("a read of all tables can name no match fields")
@@ -128,7 +128,7 @@ class Store:
         self._groups[number] = message
 
     def read_groups(self, number: int) -> Iterator[p4r.MulticastGroupEntry]:
-        """Group 0 stands for all groups."""
+        """Yields the group of a number; 0 stands for all groups."""
         if number == 0:
             yield from self._groups.values()
         elif number in self._groups:
@@ -138,7 +138,7 @@ class Store:
 
 
 def _selected(entry: p4r.TableEntry, wanted: p4r.TableEntry) -> bool:
-    """Selects by the other fields of a request. An unset field selects everything."""
+    """True if the other fields of a request select the entry. An unset field selects everything."""
     return (
         wanted.priority in (0, entry.priority)
         and wanted.controller_metadata in (0, entry.controller_metadata)
