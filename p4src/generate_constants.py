@@ -1,4 +1,5 @@
-"""Writes what C++, Python and Lua have of p4src/constants.toml, and compares the switch program's numbers with it.
+"""Writes the constants of p4src/constants.toml for C++, Python and Lua, and compares the switch program's numbers with
+them.
 
     python p4src/generate_constants.py           write the files, and say where the switch program differs
     python p4src/generate_constants.py --check   say what is stale
@@ -39,7 +40,7 @@ CPP_TYPES = {
     "bitmaps": "std::uint32_t",
     "sidecar": "std::size_t",
 }
-"""By section; what is in no other is none of C++'s business."""
+"""C++ types of the constants, by section; C++ has no other sections."""
 ENUMS = {"kinds": "Kind", "reasons": "Reason"}
 IN_HEX = {"receivers", "bitmaps"}
 P4_PREFIXES = {"kinds": "KIND_", "reasons": "REASON_"}
@@ -51,11 +52,11 @@ ORIGIN = "Written by p4src/generate_constants.py. Do not edit: change p4src/cons
 class Constant(NamedTuple):
     value: int
     meaning: str
-    """A sentence."""
+    """Describes the constant, a sentence."""
 
 
 class Field(NamedTuple):
-    """Of the header."""
+    """A field of the header."""
 
     offset: int
     bits: int
@@ -117,7 +118,7 @@ def cpp(table: Table) -> str:
 
 
 def python(table: Table) -> str:
-    """The constants, and the header's codec."""
+    """The Python module: the constants, and the header's codec."""
     lines = ['"""The numbers that all parts agree on, and the header of a packet.', "", ORIGIN, '"""']
     lines += ["", "from __future__ import annotations", "", "import struct", "from dataclasses import dataclass"]
     lines += ["from enum import IntEnum", ""]
@@ -156,7 +157,7 @@ def python(table: Table) -> str:
 
 
 def lua(table: Table) -> str:
-    """The block of wiresum.lua, which people copy as it is: so it is one file."""
+    """The generated block of wiresum.lua, which is a single file since people copy it as it is."""
     names = ("WIRE_VERSION", "SWITCH_PORT", "THREADS_MAX", "WORD_BYTES")
     kinds = table.sections["kinds"]
     lines = [f"local {name} = {table.number(name)}" for name in names]
@@ -171,7 +172,7 @@ def lua(table: Table) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """What the files should be, by their paths."""
+    """The texts that the files should have, by their paths."""
     table = read()
     block = lua(table)
     return {CPP: cpp(table), PYTHON: python(table), LUA: LUA_BLOCK.sub(lambda _: block, LUA.read_text())}
@@ -186,7 +187,7 @@ def stale_files() -> list[str]:
 
 
 def differences_of_p4(folder: Path = P4) -> list[str]:
-    """Where the switch program has a number of the table, and another value; or lacks one of a run."""
+    """Complaints about the switch program: numbers that differ from the table, or that are missing."""
     table = read()
     text = "\n".join(path.read_text() for path in sorted(folder.glob("*.p4")))
     found = {

@@ -1,4 +1,5 @@
-"""Checks a verdict table: compiles the switch program with it, loads that into bmv2, and plays the test vectors.
+"""Checks a verdict table: compiles the switch program with this table, loads the program into bmv2, and plays the test
+vectors.
 
     python -m wiresum_mininet.exercise_check mininet/exercise/verdict.p4      the exercise, as you have changed it
     python -m wiresum_mininet.exercise_check p4src/common/verdict.p4          the solution: the program's own

@@ -6,7 +6,7 @@ from wiresum.join.constants import SWITCH_PORT, THREADS_MAX
 from wiresum_lab.namespaces.links import BPF_DROP, BPF_UNSPECIFIED
 
 PREFERENCE = 1
-"""Runs before the random loss of a link."""
+"""Preference of the filter: before the random loss of a link."""
 DATA_PORTS = range(SWITCH_PORT, SWITCH_PORT + THREADS_MAX)
 
 _ETHERTYPE, _PROTOCOL, _UDP_TARGET = 12, 14 + 9, 14 + 20 + 2

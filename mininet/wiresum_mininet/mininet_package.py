@@ -1,7 +1,7 @@
 """Makes the system's Mininet importable in a virtual environment.
 
-Debian installs Mininet for its own Python, in a folder that a virtual environment does not see. This module loads that
-one package from there under its own name, and never our folder of the same name.
+Debian installs Mininet for its own Python, in a folder that a virtual environment does not see. This module loads only
+the package `mininet` from there, and never our folder of the same name.
 
 Call `import_mininet` before importing a module that imports `mininet.`.
 """
@@ -20,11 +20,11 @@ TOOLS = ("mnexec", "ifconfig", "brctl", "tc", "ip", "ethtool", "tcpdump", "ping"
 
 
 class MininetMissingError(ImportError):
-    """Mininet is missing; the text says what, and how to get it."""
+    """Raised if Mininet is missing; the text says what is missing, and how to get it."""
 
 
 def missing() -> str:
-    """What is missing for Mininet, and how to get it, or an empty text."""
+    """Says what is missing for Mininet, and how to get it; empty: nothing."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     unfit = ""
     try:
@@ -39,7 +39,7 @@ def missing() -> str:
 
 
 def _unfit(error: ImportError) -> str:
-    """What to do where Mininet is there, and this Python cannot load it."""
+    """Says what to do where Mininet is installed and this Python cannot load it."""
     said = f"Mininet is installed, but Python {sys.version_info.major}.{sys.version_info.minor} cannot load it: {error}"
     if error.name == "distutils":
         return (

@@ -44,7 +44,7 @@ class Workplace:
     folder: Path
     bmv2_log_level: str = "warn"
     keeps_packets: bool = True
-    """Whether to capture the traffic at the switches' ports."""
+    """True to capture the traffic at the switches' ports."""
 
     def make(self) -> None:
         for folder in (self.logs, self.captures):
@@ -81,7 +81,7 @@ class PortIntf(TCIntf):  # type: ignore[misc]
     def ifconfig(self, *args: str) -> Any:
         """Replaces Mininet's method, by which `link s1 h1 down` takes both ends down. bmv2 receives from all of its
         ports in one thread, which waits in libpcap for ever at a port that is down. So a switch's port stays up, and
-        what leaves it is dropped; the other end drops as well, or is a host's and does go down."""
+        frames that leave the port are dropped; the other end drops as well, or is a host's and does go down."""
         if not isinstance(self.node, Switch) or args not in (("down",), ("up",)):
             return super().ifconfig(*args)
         if args == ("up",):
@@ -95,12 +95,12 @@ class PortIntf(TCIntf):  # type: ignore[misc]
         wait_until(lambda: "state UP" in self.cmd("ip link show", self.name), f"{self.name} was up")
 
     def lose(self, fraction: float) -> None:
-        """Loses this fraction of the packets that leave here. (Packet sockets such as bmv2's get frames before
+        """Loses this fraction of the packets that leave the interface. (Packet sockets such as bmv2's get frames before
         ingress filters, so packets are dropped at the sender.)"""
         self.filter(COIN_PREFERENCE, loss_program(fraction))
 
     def filter(self, preference: int, program: str) -> None:
-        """Runs a classic BPF program on each packet that leaves; it decides whether the packet passes."""
+        """Runs a classic BPF program on each packet that leaves; the program decides whether the packet passes."""
         self.cmd(f"tc qdisc add dev {self.name} clsact 2>/dev/null")
         self.unfilter(preference)
         line = f"tc filter add dev {self.name} egress pref {preference} protocol all bpf direct-action bytecode"
@@ -174,7 +174,7 @@ class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
         return OwnAddress(self._plan.address)
 
     def start(self, controllers: object) -> None:
-        """Has no effect while it runs. Raises `ProgramError`."""
+        """Starts the process. Has no effect while it runs. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")
@@ -196,7 +196,7 @@ class Bmv2Switch(OwnNode, Switch):  # type: ignore[misc]
 class EthernetSwitch(OwnNode, LinuxBridge):  # type: ignore[misc]
     """Mininet's Linux bridge in a namespace of its own."""
 
-    controlIntf = None  # noqa: N815 - Mininet forgets to say so of a switch in a namespace
+    controlIntf = None  # noqa: N815 - Mininet does not set this for a switch in a namespace
 
     @classmethod
     def setup(cls) -> None:
@@ -228,7 +228,7 @@ class SoftwareSwitch(EthernetSwitch):
         return f"{self._plan.address}:{P4RUNTIME_PORT}"
 
     def start(self, controllers: object) -> None:
-        """Has no effect while it runs. Raises `ProgramError`."""
+        """Starts the bridge and the switch. Has no effect while they run. Raises `ProgramError`."""
         if self.program is not None:
             return
         self.cmd("ip link set lo up")

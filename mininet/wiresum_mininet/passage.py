@@ -1,4 +1,4 @@
-"""The result of a training in Mininet, and its traffic."""
+"""The results of a training in Mininet, and its traffic."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NUMBER_MAX = (1 << 16) - 1
 
 
 class Prompt(CLI):  # type: ignore[misc]
-    """The constructor runs it: it executes `commands`, or else reads input until `exit` or its end."""
+    """The constructor runs the prompt: it executes `commands`, or else reads input until `exit` or the end."""
 
     def __init__(self, net: WiresumNet, commands: IO[str] | None = None) -> None:
         self._net, self._commands = net, commands

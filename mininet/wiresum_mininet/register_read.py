@@ -24,7 +24,8 @@ CELLS_SHOWN_MAX = 32
 CONTEXT = 0
 TIMEOUT_MS = 10_000
 BITS_MAX = 63
-"""Of a value. Thrift has it as a signed number of 64 bits, and bmv2 gives the largest of these for any larger one."""
+"""Bits of a value. Thrift has a value as a signed number of 64 bits, and bmv2 gives the largest of these for any larger
+value."""
 
 # The two calls of bmv2's Thrift interface that are used.
 INTERFACE = """
@@ -37,7 +38,7 @@ service Standard {
 
 
 def read(name: str, cell: int | None) -> dict[int, int]:
-    """Values by cell: of one cell, or of all that are not zero. Raises `TException`."""
+    """Values by cell: of one cell, or of all cells that are not zero. Raises `TException`."""
     interface = load_fp(io.StringIO(INTERFACE), "bmv2_thrift")
     protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
     with client_context(

@@ -46,7 +46,7 @@ _DELAY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:us|ms|s)")
 
 
 class TopologyError(ValueError):
-    """An invalid topology; the text names the file, the mistake, and what is expected."""
+    """Raised for an invalid topology; the text names the file, the mistake, and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class SwitchPlan:
     interface: ipaddress.IPv4Interface | None
     mac: str
     parent: str = ""
-    """The switch that gets its sums; empty for the root, and where each is alone."""
+    """Name of the switch that gets this switch's sums; empty for the root, and where each switch is alone."""
     kind: str = ""
     """One of `KINDS`; empty for the kind of all switches."""
 
@@ -91,7 +91,7 @@ class End:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a link does to packets in each direction; None has no effect."""
+    """The effect of a link on packets in each direction; None has no effect."""
 
     rate_mbit: float | None = None
     delay: str | None = None
@@ -110,7 +110,7 @@ class Shape:
 class LinkPlan:
     ends: tuple[End, End]
     shape: Mapping[str, Any]
-    """Properties from the file; the others are the same for all links."""
+    """Properties from the file; links share all others."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Topology:
 
     @property
     def workers(self) -> tuple[HostPlan, ...]:
-        """In the order of ranks."""
+        """The workers in the order of ranks."""
         return tuple(host for host in self.hosts if not host.runs_controller)
 
     @property
@@ -144,7 +144,7 @@ class Topology:
 
     @property
     def is_tree(self) -> bool:
-        """Of switches that sum."""
+        """True if the switches that sum form a tree."""
         return any(switch.parent for switch in self.aggregators)
 
     def switch(self, name: str) -> SwitchPlan:
@@ -152,7 +152,7 @@ class Topology:
         return next(switch for switch in self.switches if switch.name == name)
 
     def aggregator_of(self, host: str) -> SwitchPlan:
-        """Of a tree: the first aggregator on a host's way to the root."""
+        """The first aggregator on a host's way to the root, in a tree."""
         path = self.path(host, self.root.name)
         return next(switch for node in path for switch in self.aggregators if switch.name == node)
 
@@ -189,7 +189,7 @@ class Topology:
 
 
 def names() -> list[str]:
-    """Names of the topologies in this folder."""
+    """Names of the topologies in the folder `FOLDER`."""
     return sorted(path.parent.name for path in FOLDER.glob("*/topology.json"))
 
 
@@ -203,7 +203,7 @@ def find(wanted: str) -> Topology:
 
 
 def load(path: Path) -> Topology:
-    """Raises `TopologyError`, also if the file cannot be read."""
+    """Loads a topology. Raises `TopologyError`, also if the file cannot be read."""
     name = path.parent.name if path.name == "topology.json" else path.stem
     try:
         return _checked(_parsed(name, json.loads(path.read_text())))

@@ -1,5 +1,5 @@
-"""Draws a training in Mininet: the loss, and the traffic at each port of the switches, also over Gloo if it was
-measured."""
+"""Draws a training in Mininet: the loss, and the traffic at each port of the switches; for Gloo, too, if its traffic
+was measured."""
 
 from __future__ import annotations
 

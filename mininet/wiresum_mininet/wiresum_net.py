@@ -67,7 +67,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
     inited = True
 
     def __init__(self, topology: Topology, *, kind: str, workplace: Workplace, shape: Shape | None = None) -> None:
-        """`kind`: for switches without one in the file."""
+        """`kind`: kind of the switches for which the file gives none."""
         if kind not in KINDS:
             raise ValueError(f"a switch is of the kind {' or '.join(KINDS)}, not {kind!r}")
         self.topology, self.kind, self.workplace = topology, kind, workplace
@@ -97,7 +97,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
 
     @property
     def workers(self) -> list[WiresumHost]:
-        """In the order of ranks."""
+        """The workers' hosts in the order of ranks."""
         return [self[host.name] for host in self.topology.workers]
 
     @property
@@ -111,7 +111,7 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         self._start_controller()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stops everything. Idempotent."""
         if self._controller is not None:
             self._controller.stop()
             self._controller = None
@@ -249,8 +249,8 @@ class WiresumNet(Mininet):  # type: ignore[misc]
         return lines
 
     def _at(self, plan: SwitchPlan) -> list[HostPlan | SwitchPlan]:
-        """The nodes that the configuration must list at a switch. In a tree each node is at one switch; otherwise
-        a software switch serves all nodes."""
+        """The nodes that the configuration must list at a switch. In a tree each node is at one switch; otherwise a
+        software switch serves all nodes, and lists none."""
         nodes: list[HostPlan | SwitchPlan] = [*self.topology.hosts, *self.topology.switches]
         others = [node for node in nodes if node.address and node is not plan]
         if plan.role == AGGREGATE and self.topology.is_tree:
@@ -276,7 +276,7 @@ def _variables(topology: Topology, host: HostPlan) -> dict[str, str]:
         "MASTER_PORT": str(STORE_PORT),
         "GLOO_SOCKET_IFNAME": f"{host.name}-eth0",
         "WIRESUM_ADDRESS": host.address,
-        "WIRESUM_TRANSPORT": "udp:plain",  # each lost packet on a link is a single one
+        "WIRESUM_TRANSPORT": "udp:plain",  # a lost packet on a link is a single packet
     }
 
 

@@ -27,7 +27,7 @@ POLL_S = 0.2
 
 
 def is_inside() -> bool:
-    """Whether this is the first process of a world."""
+    """True if this is the first process of a world."""
     return os.getpid() == FIRST
 
 
@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _signal_first(unshare: int, number: int) -> None:
-    """Signals the world's first process, the only child of unshare, which takes no SIGTERM itself."""
+    """Signals the world's first process, the only child of unshare, which itself takes no SIGTERM."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for child in Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split():
             os.kill(int(child), number)

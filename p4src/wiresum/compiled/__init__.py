@@ -26,26 +26,26 @@ class Program:
     p4info: str
     device_config: bytes
     lanes: int
-    """32-bit words of a packet's payload: the same for every job."""
+    """32-bit words of a packet's payload; all jobs have as many."""
     slots: int
     job_rows: int
     """Rows of the counters; row 0 is for packets of no job."""
 
     @functools.cached_property
     def version(self) -> str:
-        """As its P4Info says: of the wire protocol and of the tables (p4src/common/sizes.p4)."""
+        """Version of the wire protocol and of the tables, as P4Info gives it (p4src/common/sizes.p4)."""
         found = re.search(r'^pkg_info \{[^}]*\bversion: "([^"]*)"', self.p4info, re.MULTILINE)
         return found[1] if found else ""
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of its P4Info: tells two builds of one version apart."""
+        """Digest of the P4Info: tells two builds of one version apart."""
         return hashlib.sha256(self.p4info.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 @functools.cache
 def load(target: str) -> Program:
-    """The program for "v1model". `FileNotFoundError` if there is none for the target."""
+    """The program for "v1model". Raises `FileNotFoundError` if there is none for the target."""
     folder = resources.files(__package__)
     sizes = json.loads((folder / "program.json").read_text())["sizes"]
     return Program(

@@ -3,8 +3,8 @@
     python p4src/wiresum/compiled/compile_program.py           compile for bmv2
     python p4src/wiresum/compiled/compile_program.py --check   say what is stale; needs no compiler
 
-The record, program.json, has hashes of the sources and of the files that were made of them. If one differs, the program
-is stale, and a test fails until this has run again.
+The record, program.json, has hashes of the sources and of the files made from them. If a hash differs, the program is
+stale, and a test fails until this has run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INSTALL = "install p4c: p4lang's own packages, or its container image p4lang/p4c
 
 
 class CompileError(RuntimeError):
-    """The compiler is missing, failed, or warned."""
+    """Raised if the compiler is missing, failed, or warned."""
 
 
 def source_hash() -> str:
@@ -44,7 +44,7 @@ def source_hash() -> str:
 
 
 def run_compiler(command: list[str]) -> None:
-    """Raises `CompileError` if it fails or warns."""
+    """Runs a compiler. Raises `CompileError` if it fails or warns."""
     if shutil.which(command[0]) is None:
         raise CompileError(f"{command[0]} is not on PATH: {INSTALL}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
@@ -54,7 +54,7 @@ def run_compiler(command: list[str]) -> None:
 
 
 def compile_v1model(scratch: Path, sources: Path = FOLDER) -> dict[str, str]:
-    """The text of each of FILES."""
+    """Compiles for bmv2. Returns the text of each of FILES."""
     program, p4info = (scratch / name for name in FILES)
     main = sources / "v1model" / "main.p4"
     run_compiler([COMPILER, "--std", "p4-16", "--p4runtime-files", str(p4info), "-o", str(program), str(main)])
@@ -62,7 +62,8 @@ def compile_v1model(scratch: Path, sources: Path = FOLDER) -> dict[str, str]:
 
 
 def normalised(program: Any) -> str:
-    """Without what differs from one compiler or folder to the next: its version, and paths."""
+    """A program's JSON without what differs from one compiler or folder to the next: the compiler's version, and
+    paths."""
     program.pop("__meta__", None)
     program["program"] = "wiresum"
     return json.dumps(without_source_info(program), indent=1, sort_keys=True) + "\n"
@@ -81,11 +82,11 @@ TOFINO_ARCHITECTURES = {"tofino": "tna", "tofino2": "t2na"}
 
 
 def compile_tofino(target: str, folder: Path, sources: Path = FOLDER) -> tuple[Path, Path]:
-    """For "tofino" or "tofino2": into `folder` goes all that the compiler writes, among it the assembly,
-    `pipe/main.bfa`. Gives the paths of the P4Info and of what the driver has in its place. Takes minutes."""
+    """Compiles for "tofino" or "tofino2": all that the compiler writes goes into `folder`, with the assembly,
+    `pipe/main.bfa`. Returns the paths of P4Info and of the driver's own description, bfrt.json. Takes minutes."""
     p4info, bfrt = folder / "p4info.txtpb", folder / "bfrt.json"
     generation = f"-D__TARGET_TOFINO__={2 if target == 'tofino2' else 1}"
-    # Its front end does not know P4Runtime's @id, which its P4Info heeds all the same.
+    # The compiler's front end does not know P4Runtime's @id, which its P4Info heeds all the same.
     options = ["--std", "p4-16", "--target", target, "--arch", TOFINO_ARCHITECTURES[target], "--Wdisable=unknown", "-g"]
     to = ["--p4runtime-force-std-externs", "--p4runtime-files", str(p4info), "--bf-rt-schema", str(bfrt)]
     main = sources / "tna" / "main.p4"
@@ -101,7 +102,7 @@ def sizes() -> dict[str, int]:
 
 
 def compiled() -> dict[str, str]:
-    """What the compiler makes of the sources now: text by file name."""
+    """The files that the compiler makes of the sources now: text by file name."""
     with tempfile.TemporaryDirectory(prefix="wiresum-p4-") as scratch:
         return compile_v1model(Path(scratch))
 

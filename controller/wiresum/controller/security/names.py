@@ -1,6 +1,6 @@
 """What a certificate says of its holder, as URIs among its alternative names.
 
-wiresum:role/worker        what the holder may do; without a role, nothing; fallback beside it: also serve joins
+    wiresum:role/worker        what the holder may do; without a role, nothing; fallback beside it: also serve joins
     wiresum:job/night-*        for a worker: jobs that it may join, as a shell's pattern; none: any job
     wiresum:tenant/vision      for a worker: a tenant of its jobs; none: its own name
 

@@ -1,6 +1,6 @@
 """gRPC's health service (grpc.health.v1), for probes and load balancers.
 
-""                              the service answers, does its work, and has not been told to stop; no other service
+    ""                              the service answers, does its work, and has not been told to stop; no other service
                                     serves in its place
     wiresum.join.v1.JoinService     a job could begin now: a switch takes jobs, the state can be written, and the
                                     service answers in time
