@@ -37,8 +37,8 @@ Examples:
 def health(service: Service, ready: bool, timeout_s: float, as_json: bool) -> None:
     """Ask a switch or controller whether it is healthy, for probes and scripts.
 
-    Of an active controller and its standbys one must be healthy, of several aggregators all. If one is not, it says
-    why. Exit status: 0 if healthy, else 1.
+    Of an active controller and its standbys one must be healthy, of several aggregators all. If one is not, the
+    reason is printed. Exit status: 0 if healthy, else 1.
     """
     states = {part.switch: _state_of(part, ready, timeout_s) for part in service.aggregators()}
     if as_json:

@@ -61,9 +61,9 @@ def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -
     """List the jobs of a switch or controller; create, end, drain.
 
     RESULTS: packets with a sum. RESENT: results that a worker asked for again. DROPPED: packets that belong to no slot
-    of the job. A ? means that the switch does not report it. spine+2 is a tree of three switches: spine, and two below
-    it, with as many SLOTS at each. 8/8 in 2 WORKERS: all eight have joined, and those of one host share a stream.
-    CALLER: who asked for the job first.
+    of the job. A ? means that the switch does not report the number. spine+2 is a tree of three switches: spine, and
+    two below it, with as many SLOTS at each. 8/8 in 2 WORKERS: all eight have joined, and those of one host share a
+    stream. CALLER: who asked for the job first.
 
     With --ended and a worker's certificate you see the jobs of its own tenants; operators see all.
     """
@@ -289,8 +289,8 @@ def drain(service: Service, as_json: bool, name: str, wait: bool, timeout_s: int
     """Stop a switch from taking new jobs. Running ones move away as other switches can take them, and go on there until
     then. NAME may be left out if there is only one switch.
 
-    With --wait --json it prints an object whenever something changes. While no active controller answers, it says why,
-    and waits on: which jobs run is not known then.
+    With --wait --json an object is printed whenever something changes. While no active controller answers, the reason
+    is printed, and the wait goes on: which jobs run is not known then.
     """
     jobs_left = _drain(service, name, resume=False)
     if not wait:
@@ -391,7 +391,7 @@ def complete_record(context: click.Context, _parameter: click.Parameter, incompl
 @service_options
 def discard(service: Service, as_json: bool, name: str) -> None:
     """Remove what is written down of a job that the service cannot go on with. `wiresum jobs` lists these records, with
-    the reasons. It ends no job: the switches have forgotten that one.
+    the reasons. No job ends: the switches have forgotten the job of the record.
     """
     from wiresum import join
 

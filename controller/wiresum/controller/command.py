@@ -90,8 +90,8 @@ def run(config_path: Path, standby: bool) -> None:
     """Serve until SIGINT or SIGTERM.
 
     With `state` in the configuration jobs go on while no controller runs, whether it was stopped or killed: the next
-    one reads the switches, puts right what differs, and the workers find it again. Without, the workers of every job
-    are told that it ends.
+    controller reads the switches, puts right what differs, and the workers find it again. Without `state`, the workers
+    of every job are told that the job ends.
 
     A controller that is started with the same state takes over from one that runs, which then ends with status 3. One
     that is started with --standby waits, for as long as another is there.
@@ -161,9 +161,9 @@ def take_turns(
 def check(config_path: Path) -> None:
     """Say whether a configuration, its certificates, programs and files are in order, and what tenants may have.
 
-    It changes nothing. It asks the switches that answer for their versions, and software switches whether they can be
-    of the sizes that the configuration says; one of another release is named, with what to upgrade. Run it as the user
-    of the service, who must be able to write the state.
+    Nothing is changed. The switches are asked for their versions, and software switches whether they can have the sizes
+    that the configuration gives; a switch of another release is named, with what to upgrade. Run this as the user of
+    the service, who must be able to write the state.
     """
     from wiresum.controller import controlling
 

@@ -96,9 +96,9 @@ port = 43488                   # ... the first of 16 UDP ports (this unless give
 lanes = 360                    # 32-bit words of a packet (this unless given)
 slots = 4096                   # (this unless given)
 """
-"""Besides, a Tofino has `program`, the compiler's folder; `p4info`, its P4Info; `device_config = "pi"`, if its server
-is not Stratum; and `cables = [[60, 188]]`, if its pipes are to sum together (nodes.py). A software switch
-may have hosts, with name and address, and then serves only these. In a tree it must have hosts, and next to a switch of
+"""Further keys: a Tofino has `program`, the compiler's folder; `p4info`, its P4Info; `device_config = "pi"`, if its
+server is not Stratum; and `cables = [[60, 188]]`, if its pipes are to sum together (nodes.py). A software switch may
+have hosts, with name and address, and then serves only these. In a tree it must have hosts, and next to a switch of
 another kind it needs the `mac` of its machine. `multicast = "239.192.0.0"` is the group to which it sends RESULTs for
 all workers of job 0 once; job j's is j addresses further."""
 

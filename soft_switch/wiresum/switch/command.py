@@ -119,15 +119,15 @@ def switch(
 ) -> None:
     """Run a software switch, which sums the packets of workers.
 
-    It serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH set to what --control says.
-    With --p4runtime it serves no joins, and does what a controller writes into its tables, as bmv2 and a Tofino do:
-    `wiresum controller` then serves the joins, for any number of switches.
+    The switch serves the workers' joins too: start it, and then the workers, with WIRESUM_SWITCH set to what --control
+    says. With --p4runtime the switch serves no joins, and does what a controller writes into its tables, as bmv2 and a
+    Tofino do: `wiresum controller` then serves the joins, for any number of switches.
 
     It has no quotas: a tenant may have all slots and jobs that are free, as at a controller whose
     configuration does not say how many under [[tenant]]. Serve tenants that do not trust each other with a controller.
 
-    It serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it ends; with
-    P4Runtime, the controller finds out that the switch is gone.
+    The switch serves until SIGINT or SIGTERM. With the join service, the workers of every job are then told that it
+    ends; with P4Runtime, the controller finds out that the switch is gone.
     """
     _check_modes(control, p4runtime, settings["multicast"])
     parent = None if fallback is None else Parent.at_stdin(fallback)

@@ -76,10 +76,10 @@ def doctor(
 ) -> None:
     """Find out what is wrong with this host, a switch, a job.
 
-    Run it where a worker runs, with the worker's settings. It looks at each of several aggregators. HOST: processor,
-    buffers, MTU. SWITCH: is it reachable, are certificates valid, are slots free. PATH: joins a job of its own and sums
-    a tensor through the switch. JOB: who is missing, slow or silent. It changes nothing, but its tensor uses the
-    network.
+    Run the doctor where a worker runs, with the worker's settings. It examines each of several aggregators. HOST:
+    processor, buffers, MTU. SWITCH: whether it is reachable, certificates are valid, and slots are free. PATH: joins a
+    job of its own and sums a tensor through the switch. JOB: which workers are missing, slow or silent. Nothing is
+    changed, but the tensor uses the network.
     """
     found: list[tuple[str, Finding]] = []
     for subject in subjects or SUBJECTS:

@@ -51,9 +51,9 @@ Examples:
 def backup(archive: Path, config_path: Path, tls: bool, pki: Path | None, authority_key: bool) -> None:
     """Write a controller's state into one file, also while the controller serves.
 
-    It holds the database as one moment left it, the ledger of keys, and the configuration. Only its owner may read it:
-    it holds the tokens of jobs, and the secret from which their keys are drawn. Private keys of certificates are in it
-    only if you ask for them. Better keep them out, and issue new certificates after a loss.
+    The file holds the database as one moment left it, the ledger of keys, and the configuration. Only its owner may
+    read it: it holds the tokens of jobs, and the secret from which their keys are drawn. Private keys of certificates
+    are in it only if you ask for them. Better keep them out, and issue new certificates after a loss.
 
     ARCHIVE must not be there yet. Run it as the service's user, or as root.
     """
@@ -97,8 +97,8 @@ def restore(
     The whole archive is checked before anything is written. A configuration that is there stays as it is; without one
     the backup's is written.
 
-    What it means for jobs: those that the backup knows and that still run go on when the controller starts. Those that
-    began since then end, since nobody knows them; so do those that have ended meanwhile, once more. Names that
+    Jobs that the backup knows and that still run go on when the controller starts. Jobs that began since the backup
+    end, since nobody knows them; so do jobs that have ended meanwhile, once more. Names that
     operators created jobs for, and switches that are drained, are as they were. No key is used twice: every switch
     knows how many it was given, and the controller goes on behind that. Its log, `wiresum jobs` and the metric
     wiresum_state_past then say that the state is an old one, until its next start.
