@@ -1,7 +1,7 @@
-"""The interface between compressors and the network, and an implementation that simulates all workers in one process.
+"""The interface between compressors and the network, and an implementation for simulations in one process.
 
 `local` are the workers in this process: one in a real job, all of them in a simulation. Every method takes the
-contributions of the local workers and returns what each worker receives. So compressors are the same for both.
+contributions of the local workers and returns what each worker receives, so the same compressors serve both.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from wiresum.compress import native
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
 PARCEL_BYTES_MAX = 2**32
-"""More than any worker sends in one gather: a length comes from another machine, and this much memory is allocated."""
+"""Upper bound on the parcel of one worker in a gather. Other machines announce the length, and so much memory is
+allocated."""
 
 
 @dataclass
 class Traffic:
-    """Payload that one worker has sent and received, without headers: the mean over local workers."""
+    """Payload sent and received by one worker (the mean over local workers), in bytes without headers."""
 
     sent_bytes: float = 0.0
     received_bytes: float = 0.0
@@ -36,7 +37,7 @@ class Traffic:
 
 
 class Aggregator(ABC):
-    """All workers call the same methods with the same sizes in the same order."""
+    """The collectives that compressors use. All workers call the same methods with the same sizes in the same order."""
 
     def __init__(self, workers: int, local: Sequence[int]) -> None:
         self.workers = workers
@@ -50,13 +51,16 @@ class Aggregator(ABC):
         return native.unpack(words, bits, len(contributions[0]))
 
     def maximum(self, contributions: Sequence[Vector]) -> Vector:
-        """The element-wise maximum over all workers, in float64; NaN where any worker has one."""
+        """The element-wise maximum over all workers, in float64; NaN where any worker has a NaN."""
         result, received_bytes = self._maximum([values.astype(np.float64) for values in contributions])
         self.traffic.add(result.nbytes, received_bytes)
         return result
 
     def gather(self, contributions: Sequence[Bytes], *, sizes_equal: bool = True) -> list[Bytes]:
-        """The bytes of all workers, by worker."""
+        """The bytes of all workers, by worker. `sizes_equal` False allows different lengths, and takes another round.
+
+        ValueError if a worker announces more than PARCEL_BYTES_MAX bytes.
+        """
         if sizes_equal:
             return self._gather_counted(contributions)
         sizes = self._gather_counted([np.array([len(mine)], "<i8").view(np.uint8) for mine in contributions])
@@ -70,19 +74,20 @@ class Aggregator(ABC):
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
         """Whether a sum of `words_sum` words is faster than a gather of `words_each` words of each worker.
 
-        The same answer at all workers. This one is for a network that adds, and compares the bytes down each link.
+        All workers get the same answer. This implementation, for a network that adds, compares the bytes that each link
+        carries down.
         """
         return words_sum < self.workers * words_each
 
     def deliver(self, routes: Sequence[tuple[int, int]], parcels: Mapping[int, Bytes], nbytes: int) -> dict[int, Bytes]:
-        """Sends the parcels of local sources, each of `nbytes`. Returns those for local destinations."""
+        """Sends the parcels of local sources, each of `nbytes` bytes. Returns the parcels for local destinations."""
         delivered = self._deliver(routes, parcels, nbytes)
         sent = sum(source in self.local for source, _ in routes) * nbytes
         self.traffic.add(sent / len(self.local), len(delivered) * nbytes / len(self.local))
         return delivered
 
     def require_agreement(self, what: str, describe: Callable[[], Mapping[str, Any]]) -> None:
-        """`wiresum.agent.agreement.require_agreement` among the workers. It counts as no traffic."""
+        """Calls `wiresum.agent.agreement.require_agreement` among the workers, without counting its traffic."""
 
         def gather(message: bytes) -> list[bytes]:
             if len(self.local) == self.workers:  # one process describes all of them
@@ -98,11 +103,11 @@ class Aggregator(ABC):
 
     @abstractmethod
     def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
-        """The sum modulo 2^32."""
+        """The element-wise sum over all workers, modulo 2^32."""
 
     @abstractmethod
     def _maximum(self, contributions: Sequence[Vector]) -> tuple[Vector, int]:
-        """The maximum, and the bytes that each worker received for it."""
+        """The element-wise maximum over all workers, and the bytes that each worker received to compute it."""
 
     @abstractmethod
     def _gather(self, contributions: Sequence[Bytes]) -> list[Bytes]: ...
@@ -114,7 +119,7 @@ class Aggregator(ABC):
 
 
 class InProcess(Aggregator):
-    """All workers in this process. Words are added as a switch adds them: modulo 2^32."""
+    """An aggregator for a simulation with all workers in this process. It adds words as a switch does: modulo 2^32."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers, range(workers))

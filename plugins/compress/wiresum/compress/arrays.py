@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Vector: TypeAlias = npt.NDArray[np.floating[Any]]
-"""One dimension, float32 or float64."""
+"""A one-dimensional array of float32 or float64."""
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -18,7 +18,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Sparse:
-    """Values and their indices, each at most once."""
+    """A sparse vector: values and their indices, which are distinct."""
 
     indices: Indices
     values: Vector
@@ -36,7 +36,7 @@ class Sparse:
 
 
 def joined(parts: Sequence[Vector]) -> Vector:
-    """The concatenated parts; a view if they already lie like that in one array, as np.split returns them."""
+    """The concatenated parts; a view if they are consecutive slices of one array, as np.split returns them."""
     base = parts[0].base
     if len(parts) == 1:
         return parts[0]
@@ -58,7 +58,7 @@ def _address(array: npt.NDArray[Any]) -> int:
 
 
 def is_ascending_below(indices: Indices, size: int) -> bool:
-    """Whether these are positions in a vector of `size` values, each at most once and in order."""
+    """Whether `indices` are strictly ascending positions in a vector of `size` values."""
     return len(indices) == 0 or bool(indices[0] >= 0 and indices[-1] < size and (np.diff(indices) > 0).all())
 
 

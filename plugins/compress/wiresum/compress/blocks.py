@@ -27,7 +27,7 @@ from wiresum.compress.ratio import Ratio, count_of, least, ratio_at, require_rat
 from wiresum.compress.turn import Turn
 
 BLOCK = 256
-"""Values in a block, as in the paper."""
+"""The default number of values in a block, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class _FractionOfBlocks(BlockSparsifier):
 
 @dataclass(frozen=True)
 class BlockRandomK(_FractionOfBlocks):
-    """A fraction `ratio` of the blocks, the same at all workers; with `independent` each worker draws its own."""
+    """Sends a random fraction `ratio` of the blocks, the same at all workers; with `independent` each worker draws its
+    own blocks."""
 
     independent: bool = field(default=False, kw_only=True)
 
@@ -83,7 +84,7 @@ class BlockRandomK(_FractionOfBlocks):
 
 @dataclass(frozen=True)
 class BlockTopK(_FractionOfBlocks):
-    """The fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first."""
+    """Sends the fraction `ratio` of the blocks with the largest Euclidean norms; among equals the first block wins."""
 
     def contraction(self, size: int) -> float | None:
         total = units_of(size, self.block)
@@ -95,7 +96,7 @@ class BlockTopK(_FractionOfBlocks):
 
 @dataclass(frozen=True)
 class BlockTopKRatio(_FractionOfBlocks):
-    """The fraction `ratio` of the blocks with the largest norms relative to those of their parameters."""
+    """Sends the fraction `ratio` of the blocks whose norms are largest relative to the norms of their parameters."""
 
     uses_parameters: ClassVar[bool] = True
 
@@ -111,7 +112,7 @@ class BlockTopKRatio(_FractionOfBlocks):
 
 @dataclass(frozen=True)
 class BlockThreshold(BlockSparsifier):
-    """All blocks whose Euclidean norms are at least `norm`."""
+    """Sends all blocks whose Euclidean norms are at least `norm`."""
 
     norm: float
     counts_equal: ClassVar[bool] = False

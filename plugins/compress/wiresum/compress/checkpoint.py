@@ -1,8 +1,8 @@
-"""Checks that a state belongs to the engine that loads it, before anything is changed.
+"""Checks that a state belongs to the engine that loads it, before the engine changes.
 
 A state belongs to one method with its options, one worker, one world size, and tensors with names, shapes and types.
-Loaded elsewhere it would be silently wrong: a residual would be added to any gradient of the same size, and shifts
-whose mean is not the common one would bias every later step. So the state contains all of that.
+Another engine would load it without an error, and train wrongly: a residual would be added to any gradient of the same
+size, and shifts whose mean is not the common one would bias every later step. So the state names all of these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES_SHOWN_MAX = 5
 
 
 class Tensor(NamedTuple):
-    """The type of a piece's gradients."""
+    """Shape and dtype of a piece's gradients."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -36,7 +36,8 @@ class Tensor(NamedTuple):
 
 
 def described(method: Compressor) -> dict[str, Any]:
-    """A method and all its options, as mappings, lists, text and numbers; a memory is an object, not its name."""
+    """Describes a method and all its options by mappings, lists, text and numbers. A memory that was given by name is
+    described as the object."""
     description: dict[str, Any] = description_of(method)
     description["memory"] = description_of(memory_of(method.memory))
     description["down"] = None if method.down is None else described(method.down)
@@ -44,8 +45,11 @@ def described(method: Compressor) -> dict[str, Any]:
 
 
 def description_of(value: Any, within: frozenset[int] = frozenset()) -> Any:
-    """An object and its options, as mappings, lists, text and numbers. `within` has the ids of the objects that contain
-    it: one that contains itself has only its type there."""
+    """Describes an object and its options by mappings, lists, text and numbers.
+
+    `within` has the ids of the objects that contain this one, so that a cycle ends: an object inside itself is
+    described by its type alone.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (np.generic, np.ndarray)):
@@ -83,7 +87,7 @@ def _shown(value: Any) -> str:
 
 
 def differing_tensors(there: Mapping[str, Tensor | str], here: Mapping[str, Tensor | str]) -> list[str]:
-    """The differences between tensors that both have."""
+    """Texts that name the tensors that state and engine both have, with different shapes or dtypes."""
     return [
         f"'{name}' is {there[name]} in the state and {here[name]} here"
         for name in there
@@ -92,7 +96,7 @@ def differing_tensors(there: Mapping[str, Tensor | str], here: Mapping[str, Tens
 
 
 def refuse(found: list[str]) -> None:
-    """ValueError if there are differences."""
+    """Raises ValueError if `found` names any difference."""
     if found:
         raise ValueError(
             f"this compression state does not fit, and nothing of it was loaded: {'; '.join(found)}. Load the state "
@@ -101,7 +105,7 @@ def refuse(found: list[str]) -> None:
 
 
 def require_entries(state: Any, expected: Iterable[str], what: str) -> None:
-    """ValueError unless it is a mapping with exactly these entries."""
+    """Raises ValueError unless `state` is a mapping with exactly the expected entries."""
     if not isinstance(state, Mapping):
         raise ValueError(f"{what} is {type(state).__name__}, not a compression state: nothing of it was loaded")
     refuse(mismatched_names(state, expected, what))
@@ -117,7 +121,7 @@ def mismatched_names(found: Iterable[str], expected: Iterable[str], what: str) -
 
 
 def mismatched_vectors(store: Any, tensors: Mapping[str, Tensor], what: str) -> list[str]:
-    """The errors in vectors that should be flat, and of the size and type of their tensors."""
+    """Texts that name the vectors in `store` that are not flat arrays with the size and dtype of their tensors."""
     if not isinstance(store, Mapping):
         return [f"{what} is {type(store).__name__}"]
     found = mismatched_names(store, tensors, what)
@@ -132,7 +136,7 @@ def mismatched_vectors(store: Any, tensors: Mapping[str, Tensor], what: str) -> 
 
 
 def digest_of(*stores: Mapping[Any, Any]) -> str:
-    """SHA-256, in hex, of nested mappings of arrays and numbers."""
+    """The SHA-256 digest, in hex, of nested mappings of arrays and numbers."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:

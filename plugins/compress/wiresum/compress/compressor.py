@@ -9,11 +9,12 @@ A compressor is an immutable description, the same at all workers. What it sends
 A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, with the help of these.
 
 `exchange` aggregates a batch of segments (tensors) at once, so that compression by layer needs no more round trips than
-that of a whole bucket. It has no side effect but the traffic counters: the caller keeps the memories and updates them
+compression of a whole bucket. Its only side effect is on the traffic counters: the caller keeps and updates the
+memories.
 from the outcome (engine.py).
 
-An Inf or NaN must reach all workers, or a loss scaler would skip the step at some of them only. Integers cannot
-carry it, so each exchange has a flag beside the values; if a worker sets it, all workers get NaN as the mean.
+An Inf or NaN must reach all workers, or a loss scaler would skip the step at some of them only. Integers have no NaN,
+so each exchange has a flag beside the values; if a worker sets this flag, all workers get NaN as the mean.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from wiresum.compress.union import INDEX_MAX, VALUE_BITS_MAX, Places, exponent_o
 T = TypeVar("T")
 
 State: TypeAlias = dict[str, Vector]
-"""What a compressor keeps from step to step for one segment: common to all workers."""
+"""Vectors, by name, that a compressor keeps from step to step for one segment; the same at all workers."""
 
 
 class Trait(Enum):
@@ -58,7 +59,7 @@ class Batch:
     turns: list[list[Turn]]
     vectors: list[list[Vector]]
     states: list[State]
-    """By segment: the common state."""
+    """The compressor's common state, by segment."""
 
     def finite(self) -> list[list[bool]]:
         return each(is_finite, self.vectors)
@@ -71,41 +72,44 @@ class Batch:
 @dataclass(frozen=True)
 class Outcome:
     means: Sequence[Vector | Sparse]
-    """By segment: the mean over workers, as all of them decode it; sparse ones by ascending index."""
+    """The mean over workers, by segment, as all of them decode it. Indices of a sparse mean ascend."""
     own: Sequence[Sequence[Vector | Sparse]]
-    """By local worker and segment: the part of `vectors` that is in the mean. A memory keeps the rest."""
+    """The part of `Batch.vectors` that is in the mean, by local worker and segment. A memory keeps the rest."""
     states: list[State]
-    """By segment: the compressor's common state for the next step."""
+    """The compressor's common state for the next step, by segment."""
     clamped: int = 0
     """How many integers of local workers were clamped to their bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressor(ABC):
-    """`omega` or `contraction` is the constant of the convergence theory, if it is known."""
+    """A compression method and its options. `omega` and `contraction` give the constants of the convergence theory."""
 
     trait: ClassVar[Trait]
     follows_scale: ClassVar[bool] = True
     """Whether the estimate of s times the gradient is s times the estimate, so that a loss scaler can be used."""
     uses_parameters: ClassVar[bool] = False
-    """Whether it needs `turn.parameters`."""
+    """Whether the method needs `turn.parameters`."""
 
     memory: str | Memory = "none"
     """A name in `memory.MEMORIES`, or a Memory."""
     down: Compressor | None = None
-    """Compresses the mean once more, at all workers alike (Q_M of arXiv 1911.08250)."""
+    """The method that compresses the mean once more, with the same result at all workers (Q_M of arXiv 1911.08250).
+    None leaves the mean as it is."""
 
     @property
     def uses_length(self) -> bool:
-        """Whether it needs `turn.length`."""
+        """Whether the method needs `turn.length`."""
         return False
 
     def omega(self, size: int, workers: int) -> float | None:
-        """For an unbiased C: the mean over workers of E|C(v)-v|^2 is at most omega times that of |v|^2."""
+        """The constant of an unbiased compressor C: the mean over workers of E|C(v)-v|^2 is at most omega times the
+        mean of |v|^2. None if C is biased or the constant is unknown."""
         return None
 
     def contraction(self, size: int) -> float | None:
-        """For a contractive C: E|C(v)-v|^2 <= (1 - contraction) |v|^2, at each worker."""
+        """The constant of a contractive compressor C: E|C(v)-v|^2 <= (1 - contraction) |v|^2 at each worker. None if C
+        is not contractive or the constant is unknown."""
         return None
 
     def shift_rate(self, size: int, workers: int) -> float | None:
@@ -122,27 +126,27 @@ class IntegerCompressor(Compressor):
     trait = Trait.DENSE_INT
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector | None:
-        """A few numbers, whose maximum over workers becomes `turn.shared`; None if none are needed.
+        """A few numbers whose maximum over workers becomes `turn.shared`; None if the method needs no maximum.
 
         All workers must return the same number of them.
         """
         return None
 
     def bits_at(self, turn: Turn) -> int:
-        """Bits on the wire for each integer: 8, 16 or 32; the same for all segments of a step."""
+        """Bits of each integer on the wire: 8, 16 or 32, the same for all segments of a step."""
         return 32
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Int32Array:
-        """Integers whose sum over workers fits in `bits_at`; at most `packing.limit` each."""
+        """The integers to send, each at most `packing.limit`, so that their sum over workers fits in `bits_at` bits."""
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
-        """How many of the integers were clamped to their bits."""
+        """How many of `integers` were clamped to their bits."""
         return 0
 
     @abstractmethod
     def decompress(self, integers: Int32Array, turn: Turn, contributors: int) -> Vector:
-        """The mean of so many workers' vectors, from the sum of their integers."""
+        """The mean vector of `contributors` workers, from the sum of their integers."""
 
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         finite = batch.finite()
@@ -161,7 +165,7 @@ class IntegerCompressor(Compressor):
     def _with_shared(
         self, turns: list[list[Turn]], vectors: list[list[Vector]], aggregator: Aggregator
     ) -> list[list[Turn]]:
-        """Agrees on the statistics of all segments in one maximum."""
+        """The turns with `shared` set: one maximum over workers serves the statistics of all segments."""
         statistics = each(self.statistic, vectors, turns)
         lengths = [0 if one is None else len(one) for one in statistics[0]]
         if not any(lengths):
@@ -177,8 +181,8 @@ class IntegerCompressor(Compressor):
     ) -> list[Int32Array | None]:
         """The sums of all segments in one aggregation; None for a segment that is not finite at some worker.
 
-        A worker whose integers exceed the bound still takes part, with zeros and a flag, since the others wait for it.
-        Then all workers raise the same error.
+        A worker whose integers exceed the bound takes part with zeros and a flag, since the other workers wait for its
+        contribution. Then all workers raise the same OverflowError.
         """
         bits = self.bits_at(turns[0])
         bound = packing.limit(bits, aggregator.workers)
@@ -214,7 +218,7 @@ def _excess(integers: list[Int32Array], turns: list[Turn], bound: int) -> str:
 
 
 class SparseCompressor(Compressor):
-    """First all workers' indices travel (unless they follow from the turn), then the values: see union.py."""
+    """A method that sends all indices first (unless they follow from the turn), then the values: see union.py."""
 
     trait = Trait.SPARSE
     counts_equal: ClassVar[bool] = True
@@ -225,16 +229,16 @@ class SparseCompressor(Compressor):
 
     @property
     def value_bits(self) -> int:
-        """Bits of a value on the wire: 8, 16 or 32. The rounding error stays in the memory."""
+        """Bits of a value on the wire: 8, 16 or 32. A memory keeps the rounding error."""
         return VALUE_BITS_MAX
 
     def indices(self, turn: Turn) -> Indices | None:
-        """The indices, if they are known without the vector: then none travels."""
+        """The indices that the turn alone determines, so that none travel; None if they depend on the vector."""
         return None
 
     @property
     def unit(self) -> int:
-        """How many neighbouring values share an index on the wire; they are sent together or not at all."""
+        """How many neighbouring values share an index on the wire, and are sent together or not at all."""
         return 1
 
     def count(self, turn: Turn) -> int:
@@ -242,9 +246,9 @@ class SparseCompressor(Compressor):
         raise NotImplementedError(f"{type(self).__name__} sets counts_equal and so must implement count()")
 
     def kept(self, totals: Int32Array, turn: Turn) -> Indices | None:
-        """Positions in `totals`, ascending, of the sums that go into the mean; None: all of them.
+        """Ascending positions in `totals` of the sums that go into the mean; None means all sums.
 
-        A sum that is not kept counts as not sent, and stays in the memories.
+        A sum that is not kept counts as not sent: the memories keep its terms.
         """
         return None
 
@@ -298,12 +302,12 @@ class SparseCompressor(Compressor):
 
 
 def units_of(size: int, unit: int) -> int:
-    """The last unit may be shorter."""
+    """How many units of `unit` values a tensor of `size` values has; the last unit may be shorter."""
     return -(-size // unit)
 
 
 def elements_of(units: Indices, unit: int, size: int) -> Indices:
-    """The indices of all values in these units."""
+    """The indices of all values in the given units."""
     if unit == 1:
         return units
     elements = (units[:, None] * unit + np.arange(unit)).reshape(-1)
@@ -316,7 +320,7 @@ def _units(elements: Indices, unit: int) -> Indices:
 
 
 class Reader:
-    """Takes arrays from a parcel, one after the other."""
+    """Reads consecutive arrays from a parcel."""
 
     def __init__(self, parcel: Bytes) -> None:
         self._parcel = parcel
@@ -346,7 +350,7 @@ class GatherCompressor(Compressor):
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
-        """The same number of bytes at every worker."""
+        """The bytes to send, as many at every worker."""
 
     @abstractmethod
     def decompress(self, parcel: Bytes, turn: Turn) -> Vector: ...

@@ -4,18 +4,20 @@ DistributedDataParallel calls the hook with each bucket of gradients during the 
 workers. The hook passes the bucket to a thread, which averages its segments with an engine while DDP computes the next
 gradients. With granularity "model", buckets are held until the last one, so that the whole model is one vector.
 
-There is one thread, so all workers exchange buckets in the same order. In the last bucket the hook waits for it, since
-DDP may then issue a collective of its own (for unused parameters), and so that `backward()` raises the thread's error.
+There is one thread, so all workers exchange buckets in the same order. In the last bucket the hook waits for the
+thread, for two reasons: DDP may then issue a collective of its own (for unused parameters), and `backward()` raises the
+thread's error.
 
-A bucket on an accelerator is copied to the host, and its average back (host_copy.py). The hook's future orders what
-waits for it after that copy.
+A bucket on an accelerator is copied to the host, and its average back (host_copy.py). A stream that waits for the
+hook's future waits for the copy back.
 
 Memories are kept by parameter name, since DDP rebuilds its buckets after the first step. A step ends with its last
 bucket. Gradients accumulated under `no_sync` are compressed once. Sparse gradients are averaged without compression.
 
 With `find_unused_parameters` or `static_graph`, a parameter may be unused at all workers in a step. DDP leaves its
-gradient as it is, and throws away what the hook returns for it. So workers count before each exchange who has used a
-parameter, and leave out those that nobody has: their memories keep what they have for a step that uses them.
+gradient as it is, and ignores the average that the hook returns for it. So before each exchange the workers count how
+many of them have used each parameter, and leave out a parameter that no worker has used: its memory stays unchanged
+until a step that uses it.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ UNTRAINABLE: dict[type[Optimizer], str] = {
     "changes, and each worker's own loss decides how many iterations it makes",
     torch.optim.Rprop: "it uses only the sign of each value, which rounding changes if the value is small",
 }
-"""The optimizers that are refused, and why."""
+"""Optimizers that `attach` refuses, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,13 @@ class Report:
     sent_bytes: float
     received_bytes: float
     dense_bytes: float
-    """The bytes of an uncompressed all-reduce."""
+    """Bytes that uncompressed all-reduces would have sent."""
     clamped: int = 0
     """How many integers were clamped to their bits."""
 
     @property
     def ratio(self) -> float:
-        """`dense_bytes` over `sent_bytes`."""
+        """`dense_bytes` divided by `sent_bytes`; 1 before anything was sent."""
         return self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
 
     def __str__(self) -> str:
@@ -114,9 +116,9 @@ def attach(
     RuntimeError if the model has another communication hook or compression attached, or a process group that has no
     backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
     have momentum, if the optimizer is LBFGS or Rprop, if there is a scaler and the method compares gradients with a
-    fixed value, or if the workers' arguments or models differ. What only some workers refuse is a ValueError at all.
-    TypeError, at this worker alone, if `model` is no DistributedDataParallel: it has no group whose workers could hear
-    of it.
+    fixed value, or if the workers' arguments or models differ. If only some workers refuse, all raise ValueError.
+    TypeError, at this worker alone, if `model` is no DistributedDataParallel: without one there is no process group by
+    which the other workers could learn of the error.
     """
     if not isinstance(model, DistributedDataParallel):
         raise TypeError(
@@ -141,7 +143,7 @@ def attach(
 
 
 def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-    """For PyTorch's own wrappers of hooks, in place of `attach`:
+    """The communication hook itself, for use inside PyTorch's own hook wrappers in place of `attach`:
     `model.register_comm_hook(Attachment(model, optimizer, method), fp16_compress_wrapper(compression_hook))`."""
     return state.arrived(bucket)
 
@@ -173,7 +175,8 @@ class Attachment:
         aggregator = aggregator_of(model.process_group)
 
         def checked() -> dict[str, Any]:
-            """What must be the same at all workers. It raises for what is refused at any."""
+            """The arguments and settings that must be equal at all workers. Raises an error if this worker refuses
+            them."""
             if granularity not in ("layer", "bucket", "model"):
                 raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
             _require_free(model)
@@ -201,9 +204,9 @@ class Attachment:
         self._start_step = start_step
         self._scaler = scaler
         self._scale = self._scale_now()
-        """Of the loss, when the memories were last used."""
+        """Scale of the loss when the memories were last used."""
         self._finite = True
-        """Whether what was averaged without compression in this step is."""
+        """Whether all values that this step averaged without compression are finite."""
         self._steps = 0
         self._plain_bytes = 0
         self.is_detached = False
@@ -217,7 +220,7 @@ class Attachment:
         self._group = model.process_group
         self.engine = Engine(method, aggregator, seed=seed)
         self._agreed = False
-        """Whether the workers have compared their states, in the first pass."""
+        """Whether the workers have compared their states, which they do in the first pass."""
         self._use = _Use(self._parameters, model.static_graph) if _may_leave_out(model) else None
 
     def detach(self) -> None:
@@ -239,7 +242,7 @@ class Attachment:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint with this worker's memories, as tensors: each worker saves its own."""
+        """A checkpoint with this worker's memories, as tensors. Each worker saves its own checkpoint."""
         state = {
             "engine": self.engine.state_dict(),
             "steps": self._steps,
@@ -252,11 +255,11 @@ class Attachment:
     def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
         """Restores a checkpoint: training continues bit for bit.
 
-        ValueError, before anything changes, if it is of another method, rank, world size, granularity or model, or
-        incomplete; the text names the differences.
+        ValueError, before anything changes, if the checkpoint is incomplete or of another method, rank, world size,
+        granularity or model; the text names the differences.
 
         `world_size_changed=True` is for another number of workers. Then a worker may load the state of any worker of
-        the former group, each at most once, or none; and all workers call `synchronize()` before the next step.
+        the former group, each at most once, or no state; and all workers call `synchronize()` before the next step.
         """
         arrays = _converted(state, torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy())
         if isinstance(arrays, Mapping):
@@ -281,12 +284,12 @@ class Attachment:
     def synchronize(self) -> None:
         """Makes memories consistent after a restart in which some workers have no state, or with another number of
         workers. A collective: all workers call it, after those that have a state have loaded it. All workers take the
-        steps and the scale of the one that is furthest."""
+        step count and the scale of the worker with the most steps."""
         state = self.engine.synchronize({"steps": self._steps, "scale": self._scale}, scale=self._scale)
         self._steps, self._scale = int(state["steps"]), float(state["scale"])
 
     def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-        """The hook: returns the future average of a bucket of gradients."""
+        """The hook of DDP: returns the future average of a bucket of gradients."""
         if self.is_detached:
             return allreduce_hook(self._group, bucket)
         buffer = bucket.buffer()
@@ -334,7 +337,8 @@ class Attachment:
         self.engine.forget()
 
     def _agree_on_states(self) -> None:
-        """In the first pass, since a state may have been loaded before."""
+        """Compares the engines' states among the workers. Runs in the first pass, since a state may be loaded
+        before."""
         self.engine.require_agreement(lambda: {"steps": self._steps, "scale": self._scale})
         self._agreed = True
 
@@ -342,7 +346,10 @@ class Attachment:
         return 1.0 if self._scaler is None else self._scaler.get_scale()
 
     def _follow_scale(self, call: Call) -> None:
-        """Gradients of this step are in the units of the loss scaler's present scale, which the device may have."""
+        """Rescales the memories if the loss scaler has changed its scale, in whose units this step's gradients are.
+
+        The scale may be a tensor on the device, so it is read when the device has come to the call.
+        """
         if self._scaler is None:
             return
         with call.resumed():
@@ -355,7 +362,7 @@ class Attachment:
         self._exchanges.append(self._thread.submit(self._attempt, exchange))
 
     def _attempt(self, exchange: Callable[[], None]) -> None:
-        """In the thread. After an error nothing more is exchanged in this pass."""
+        """Runs one exchange in the thread. After an error, the other exchanges of the pass are skipped."""
         if self._error is not None:
             return
         try:
@@ -403,7 +410,7 @@ class Attachment:
             self._note_finite(together)
 
     def _average_rows(self, call: Call, rows: torch.Tensor, future: torch.futures.Future[torch.Tensor]) -> None:
-        """The mean of sparse gradients (those of embeddings), which are not compressed."""
+        """Averages sparse gradients (of embeddings, say), which are not compressed."""
         with call.resumed():
             dist.all_reduce(rows, group=self._group)
             self._note_finite(rows.coalesce().values())
@@ -413,7 +420,7 @@ class Attachment:
         self._finite = self._finite and bool(values.isfinite().all())
 
     def _average_compressed(self, pieces: list[Piece], parts: Mapping[str, Vector], unused: frozenset[str]) -> None:
-        """Overwrites the parts of all pieces but the unused ones."""
+        """Overwrites the parts of all used pieces with their averages."""
         segments = self._segments(pieces, unused)
         parts = {name: np.zeros_like(part) if name in unused else part for name, part in parts.items()}
         gradients = [[parts[piece.name] for piece in segment.pieces] for segment in segments]
@@ -427,8 +434,11 @@ class Attachment:
             _overwrite(gradient, estimate)
 
     def _segments(self, pieces: list[Piece], unused: frozenset[str]) -> list[Segment]:
-        """Pieces are joined in the order of the model, which does not depend on DDP's buckets. A vector of several has
-        the unused ones as well, so that it has the same length, and the compressor's state fits it, in every step."""
+        """The segments to compress. Pieces are joined in the model's order, which does not depend on DDP's buckets.
+
+        A segment of several pieces has the unused ones, too. So its length is the same in every step, and the
+        compressor's state fits.
+        """
         if self._granularity == "layer":
             return [Segment((piece,)) for piece in pieces if piece.name not in unused]
         present = {piece.name for piece in pieces}
@@ -491,16 +501,15 @@ def _may_leave_out(model: DistributedDataParallel) -> bool:
 
 
 class _Use:
-    """Which parameters this worker has used since the last step, also in backward passes under `no_sync`, and by how
-    many workers they were used in this step.
+    """The parameters that this worker has used since the last step, and how many workers have used each in this step.
 
-    DDP counts in the same way, also what a pass under `no_sync` used before it failed, so that is not forgotten here.
+    Backward passes under `no_sync` count, even if they fail later, since DDP counts in the same way.
     """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], is_static: bool) -> None:
         self.here: set[str] = set()
         self.by: dict[str, int] = {}
-        """As far as the workers have counted."""
+        """How many workers have used each parameter in this step; parameters that were not counted yet are absent."""
         self._is_static = is_static
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(_note, self.here, name))
@@ -521,7 +530,7 @@ def _note(used: set[str], name: str, parameter: torch.Tensor) -> None:
 
 
 class _Held:
-    """A bucket whose average DDP waits for. The parts of its pieces are overwritten with their average."""
+    """A bucket whose average DDP waits for. The average overwrites the parts of its pieces."""
 
     def __init__(
         self,
@@ -536,7 +545,7 @@ class _Held:
         self.used = used
         """The names of pieces that this worker has used."""
         self.parts: dict[str, Vector] = {}
-        """By the pieces' names; empty before `await_values`."""
+        """The pieces' gradients, by name; empty before `await_values`."""
         self._future = future
         self._copy: HostCopy = call.to_host(buffer)
 
@@ -556,7 +565,7 @@ class _Held:
 
 
 def _overwrite(parts: Sequence[Vector], estimate: Vector | Sparse) -> None:
-    """Splits the estimate into the parts."""
+    """Overwrites consecutive parts with the estimate."""
     ends = np.cumsum([len(part) for part in parts])
     if not isinstance(estimate, Sparse):
         for part, values in zip(parts, np.split(estimate, ends[:-1]), strict=True):
@@ -582,7 +591,7 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
 
 
 def _values_of(tensor: torch.Tensor) -> Vector:
-    """The flat tensor, on the host, without a copy if possible; float16 and bfloat16 as float32."""
+    """The flattened values of a tensor on the host, without a copy if possible; float16 and bfloat16 become float32."""
     require_memory(tensor)  # NumPy would make memory of its own, with anything in it
     host = tensor.detach().cpu()
     wide = host if host.dtype in (torch.float32, torch.float64) else host.float()
@@ -591,7 +600,7 @@ def _values_of(tensor: torch.Tensor) -> Vector:
 
 
 def _converted(value: Any, kind: type, convert: Any) -> Any:
-    """A nested state with all values of one type converted."""
+    """A copy of a nested state with all values of type `kind` converted."""
     if isinstance(value, kind):
         return convert(value)
     if isinstance(value, Mapping):

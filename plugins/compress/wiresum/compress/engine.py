@@ -2,9 +2,10 @@
 
 Memories are kept by piece, so they survive when DDP rebuilds its buckets.
 
-A step calls `average` once or several times, for different segments, then `advance`. Only `advance` changes memories:
-those of all segments, or of none, if a mean of the step is not finite and a loss scaler therefore skips it. What it
-changes is the same at all workers. A step that failed before can be repeated, with the same random numbers (turn.py).
+A step calls `average` once or several times, for different segments, then `advance`. Only `advance` changes memories,
+either of all segments or of none: of none if a mean of the step is not finite, since a loss scaler then skips the step.
+All workers change the same memories. A step that failed before `advance` can be repeated, with the same random numbers
+(turn.py).
 """
 
 from __future__ import annotations
@@ -43,67 +44,70 @@ STATE_ENTRIES = (
     "down",
 )  # fmt: skip
 CLAMPED_STEPS_MAX = 50
-"""So many steps in a row may clamp integers before a warning: in the first ones a memory still approaches gradients."""
+"""How many consecutive steps may clamp integers before a warning. In the first steps a memory still approaches the
+gradients."""
 LENGTH_BETA = 0.9
-"""Of the moving average of the estimates' squared norms."""
+"""Decay of the moving average of the estimates' squared norms."""
 GRADIENT_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 Gradient: TypeAlias = Vector | Sequence[Vector]
-"""A segment's gradient: flat, or in consecutive parts."""
+"""A segment's gradient, as one flat vector or in consecutive parts."""
 
 
 @dataclass(frozen=True)
 class _Update:
-    """What a segment's aggregate changes when the step ends."""
+    """The changes of memories and states that a segment's aggregate makes when the step ends."""
 
     segment: Segment
     unused: Collection[str]
-    """Pieces whose vectors do not change."""
+    """Names of pieces whose vectors do not change."""
     dtype: np.dtype[Any]
     state: State
     own: list[Vectors]
-    """By local worker: its vectors."""
+    """The memory's new vectors, by local worker."""
     spare: list[Vectors | None]
-    """By local worker: its former vectors, if nothing else uses their memory."""
+    """The memory's former vectors, by local worker; None if their arrays are still in use."""
     common: Vector | None
     squares: list[float]
-    """By piece: its estimate's squared norm, for methods with `uses_length`."""
+    """Squared norm of the estimate, by piece; empty unless the method has `uses_length`."""
 
 
 class Engine:
-    """All workers need the same method, seed, step and common state, which the first average compares."""
+    """Averages gradients with one method. All workers need the same method, seed, step and common state: the first
+    average compares them."""
 
     def __init__(self, method: Compressor, aggregator: Aggregator, *, seed: int = 0) -> None:
         self.method = method
         self.aggregator = aggregator
         self.step = 0
         self.clamped = 0
-        """How many integers of this process's workers were clamped to their bits so far."""
+        """How many integers of the local workers were clamped to their bits so far."""
         self._clamped_before = 0
         self._clamped_steps = 0
-        """How many steps in a row had clamped integers."""
+        """How many consecutive steps, up to the last one, had clamped integers."""
         self._seed = seed
         self._memory = memory_of(method.memory)
         self._fitted: dict[int, Memory] = {}
         self._own = [self._no_vectors() for _ in aggregator.local]
-        """By local worker: the memory's vectors by name, then by piece."""
+        """The memory's vectors, by local worker, name and piece."""
         self._spare: list[dict[str, Vectors]] = [{} for _ in aggregator.local]
-        """By local worker and segment: arrays for the next step, since large ones are expensive to allocate."""
+        """Arrays for reuse in the next step, by local worker and segment: large arrays are expensive to allocate."""
         self._common: dict[str, Vector] = {}
         self._states: dict[tuple[str, ...], State] = {}
-        """By the pieces of a segment."""
+        """The compressor's common states, by the names of a segment's pieces."""
         self._squares: dict[str, float] = {}
-        """By piece: the moving average of its estimates' squared norms, for methods with `uses_length`."""
+        """Moving average of the estimates' squared norms, by piece; empty unless the method has `uses_length`."""
         self._tensors: dict[str, Tensor] = {}
-        """All pieces that were averaged."""
+        """Shape and dtype of every piece averaged so far."""
         self._updates: dict[tuple[str, ...], _Update] = {}
-        """This step's, by the pieces of a segment."""
+        """The changes of this step, by the names of a segment's pieces."""
         self._finite = True
-        """Whether all means of this step are."""
+        """Whether all means of this step are finite."""
         self._loaded_of: list[int] | None = None
-        """The workers of a state of another world size, until `synchronize` has made it consistent."""
+        """The workers of a loaded state of another world size, until `synchronize` has made it consistent; else
+        None."""
         self._agreed = False
-        """Whether the workers have compared what must be the same."""
+        """Whether the workers have compared their methods, options and common states."""
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
 
     def _no_vectors(self) -> dict[str, dict[str, Vector]]:
@@ -133,10 +137,10 @@ class Engine:
         *,
         unused: Collection[str] = (),
     ) -> list[Vector | Sparse]:
-        """As `average`, but sparse (by ascending index) if the method and its memory allow it.
+        """The estimates of `average`, but sparse (by ascending index) if the method and its memory allow that.
 
-        `unused` names pieces whose estimates no optimizer will see, the same ones at all workers. Nothing of them is
-        sent, and their memories stay as they are. Their gradients are zeros.
+        `unused` names pieces whose estimates no optimizer will see; all workers name the same pieces. Their gradients
+        are zeros, nothing of them is sent, and their memories do not change.
         """
         self._require_consistent()
         if not self._agreed:
@@ -165,7 +169,7 @@ class Engine:
         return self._down.estimates(segments, [down], unused=unused)
 
     def _note_clamped(self, count: int) -> None:
-        """Warns once if the clamped values are lost: without a memory no later step sends them."""
+        """Warns once if clamped values are lost: without a memory no later step sends them."""
         if count and not self.clamped and not self._memory.keeps:
             warnings.warn(
                 f"{type(self.method).__name__} cut {count} integers in step {self.step} to what its bits have room "
@@ -177,7 +181,7 @@ class Engine:
         self.clamped += count
 
     def _note_step_clamped(self) -> None:
-        """Warns once of clamping that does not end: a memory keeps the rest, but it grows."""
+        """Warns once if clamping does not end: the memory keeps the clamped rest, but grows."""
         clamped, self._clamped_before = self.clamped - self._clamped_before, self.clamped
         self._clamped_steps = self._clamped_steps + 1 if clamped else 0
         if self._clamped_steps == CLAMPED_STEPS_MAX and self._memory.keeps:
@@ -190,7 +194,7 @@ class Engine:
             )
 
     def _outgoing(self, i: int, segment: Segment, gradient: Gradient, own: Vectors) -> Vectors:
-        """The result of `Memory.outgoing` for the i-th local worker, part by part to avoid a copy that joins them."""
+        """The result of `Memory.outgoing` for the i-th local worker, computed by part, so no copy joins the parts."""
         memory, out = self._memory_for(segment.size), self._spare[i].pop(segment.name, None)
         parts = memory.admitted([gradient] if isinstance(gradient, np.ndarray) else gradient, self.aggregator.workers)
         if out is None and len(parts) == 1:
@@ -213,8 +217,8 @@ class Engine:
         own: Sequence[Sequence[Vectors]],
         unused: Collection[str],
     ) -> Vector | Sparse:
-        """Notes how the aggregate of segment s changes memories, and returns the estimate. `outgoing` and `own` are of
-        all segments, by local worker."""
+        """Records how the aggregate of segment s changes memories, and returns the estimate. `outgoing` and `own` are
+        indexed by local worker and segment."""
         mean = outcome.means[s]
         values = mean.values if isinstance(mean, Sparse) else mean
         if not is_finite(values):
@@ -268,7 +272,7 @@ class Engine:
             self._squares[piece.name] = square if before is None else LENGTH_BETA * before + (1 - LENGTH_BETA) * square
 
     def _length(self, segment: Segment) -> float | None:
-        """For `turn.length`."""
+        """The value of `turn.length` for the segment."""
         if not self.method.uses_length or any(name not in self._squares for name in segment.names):
             return None
         return math.sqrt(math.fsum(self._squares[name] for name in segment.names)) or None
@@ -277,8 +281,8 @@ class Engine:
     def advance(self, *, finite: bool = True) -> None:
         """Ends the step: memories change, and the next step has other random numbers.
 
-        Memories stay as they are if a mean of the step was not finite, or with `finite` False, which says that of what
-        the caller averaged by other means: a loss scaler skips such a step. All workers give the same.
+        Memories stay as they are if a mean of the step was not finite, since a loss scaler skips such a step. `finite`
+        says whether the values that the caller averaged without this engine are finite, too. All workers pass the same.
         """
         down = [] if self._down is None else [self._down]
         if finite and all(engine._finite for engine in (self, *down)):
@@ -293,15 +297,17 @@ class Engine:
         self._note_step_clamped()
 
     def forget(self) -> None:
-        """Drops what was averaged since the last step ended, so that another step can take its place."""
+        """Drops the averages since the last `advance`, so that the step can be repeated."""
         self._updates, self._finite = {}, True
         if self._down is not None:
             self._down.forget()
 
     @with_default_floats
     def rescale(self, factor: float) -> None:
-        """Multiplies all memories by `factor`, which gradients are multiplied by from now on, as when a loss scaler
-        changes its scale. All workers call it between the same two steps. ValueError unless positive and finite."""
+        """Multiplies all memories by `factor`, as a loss scaler that changes its scale multiplies all later gradients.
+
+        All workers call this method between the same two steps. ValueError unless `factor` is positive and finite.
+        """
         if not 0 < factor < math.inf:
             raise ValueError(f"memories are multiplied by a positive finite factor, not by {factor}")
         stores = [self._common, *(store for mine in self._own for store in mine.values())]
@@ -330,7 +336,7 @@ class Engine:
         }
 
     def _completed(self, mine: Mapping[str, Mapping[str, Vector]]) -> dict[str, dict[str, Vector]]:
-        """A copy of a worker's own vectors, with zeros for those that a new worker lacks."""
+        """A copy of a worker's own vectors, with zeros for pieces that a new worker has no vectors of."""
         return {
             name: {
                 piece: store[piece].copy() if piece in store else np.zeros(tensor.size, tensor.dtype)
@@ -340,11 +346,11 @@ class Engine:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
-        """Restores a checkpoint. ValueError, before anything changes, if it is of another method, worker, number of
-        workers, tensor or version, or incomplete; the text names the differences.
+        """Restores a checkpoint. ValueError, before anything changes, if the checkpoint is incomplete or of another
+        method, worker, number of workers, tensor or version; the text names the differences.
 
-        With `world_size_changed=True` it may be of any worker of a group of another size: its own vectors stay as they
-        are. Then nothing can be averaged or saved before `synchronize`.
+        `world_size_changed=True` accepts the checkpoint of any worker of a group of another size, whose own vectors
+        become those of this worker. Then nothing can be averaged or saved before `synchronize`.
         """
         self._require_loadable(state, world_size_changed)
         self._load(state, world_size_changed)
@@ -367,7 +373,7 @@ class Engine:
         found += mismatched_vectors(state["common"], tensors if self._memory.has_common else {}, "common")
         found += mismatched_names(state["squares"], tensors if self.method.uses_length else (), "squares")
         with_state = {name for one in state["states"] for name in one["pieces"]}
-        # A segment may have pieces that were not used yet, which have no vectors.
+        # A segment may have pieces that no step has used yet: they have no vectors.
         found += mismatched_names(with_state & tensors.keys(), tensors, "states")
         refuse(found)
         if self._down is not None:
@@ -385,7 +391,7 @@ class Engine:
         return differences(list(state["workers"]), list(self.aggregator.local), "worker")
 
     def _load(self, state: Mapping[str, Any], world_size_changed: bool) -> None:
-        """Restores a state that was checked."""
+        """Restores a state that `_require_loadable` has checked."""
         self.step, self._seed = int(state["step"]), int(state["seed"])
         self._tensors = _tensors_of(state)
         own = [{name: _copied(store) for name, store in mine.items()} for mine in state["own"]][: len(self._own)]
@@ -399,10 +405,10 @@ class Engine:
             self._down._load(state["down"], False)
 
     def require_agreement(self, more: Callable[[], Mapping[str, Any]] = dict) -> None:
-        """Compares what must be the same at all workers, and what `more` returns. A collective: all workers call it, at
-        the latest in their first average. ValueError at all of them if something differs.
+        """Compares methods, options, common states and the result of `more` among the workers.
 
-        States are loaded before it: what one worker loads later is not compared.
+        A collective: all workers call it, at the latest in their first average. ValueError at all of them if something
+        differs. A state that a worker loads afterwards is not compared.
         """
         self.aggregator.require_agreement(
             "the engines' options and states (synchronize() at all workers makes states equal)",
@@ -411,7 +417,7 @@ class Engine:
         self._agreed = True
 
     def _described(self) -> dict[str, Any]:
-        """What must be the same at all workers."""
+        """The method, options and common state, which must be the same at all workers."""
         is_common = len(self.aggregator.local) == self.aggregator.workers  # as that of `down`
         return {
             "method": described(self.method),
@@ -433,9 +439,9 @@ class Engine:
         """Makes memories consistent after the group of workers has changed. A collective: all workers call it.
 
         Step, seed and common states become those of the worker with the highest step; a new worker starts with empty
-        memories; common vectors become the mean over workers. Returns that worker's `companion`, a state of the caller.
-
-        `scale` is what this worker's gradients were multiplied by: its memories are brought to that worker's.
+        memories; common vectors become the mean over workers. Returns the `companion` (a state of the caller) of the
+        worker with the highest step. `scale` is the factor of this worker's gradients, by a loss scaler: its memories
+        are rescaled to the scale of the worker with the highest step.
 
         ValueError at all workers, before anything changes, if their methods or tensors differ, or if several have
         loaded the same worker's state.
@@ -538,7 +544,7 @@ class Engine:
 
 
 def require_version(state: Any) -> None:
-    """ValueError if another version has saved the state."""
+    """Raises ValueError if another version has saved the state."""
     if isinstance(state, Mapping) and state.get("version", STATE_VERSION) != STATE_VERSION:
         raise ValueError(
             f"this compression state has version {state['version']}, and only {STATE_VERSION} can be loaded: finish "
@@ -566,7 +572,7 @@ def _dtype_of(gradient: Gradient) -> np.dtype[Any]:
 
 
 def _load(store: Mapping[str, Vector], segment: Segment, dtype: np.dtype[Any], unused: Collection[str]) -> Vector:
-    """The segment's vector in a store; zeros for pieces that it lacks, and for unused ones."""
+    """The segment's vector in a store, with zeros for unused pieces and for pieces that the store lacks."""
     return joined(
         [
             store[piece.name] if piece.name in store and piece.name not in unused else np.zeros(piece.size, dtype)
@@ -603,7 +609,7 @@ def _copied(vectors: Mapping[str, Vector]) -> dict[str, Vector]:
 
 
 def _listed(states: Mapping[tuple[str, ...], State]) -> list[dict[str, Any]]:
-    """Compressors' states by segment, for a checkpoint."""
+    """The compressor's states by segment, in the form of a checkpoint."""
     return [{"pieces": list(names), "state": _copied(state)} for names, state in states.items()]
 
 

@@ -13,7 +13,10 @@ from wiresum.compress.arrays import Bytes, Int32Array, Vector
 
 
 class GroupAggregator(Aggregator):
-    """A process group whose backend has int32 sums, maxima and all-gathers of CPU tensors."""
+    """An aggregator over a process group whose backend has int32 sums, maxima and all-gathers of CPU tensors.
+
+    RuntimeError if there is no process group, or if it has no backend for CPU tensors.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group if group is not None else dist.group.WORLD
@@ -27,7 +30,8 @@ class GroupAggregator(Aggregator):
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        """In a ring, a sum passes each link twice, a gather once."""
+        """Whether a sum is faster than a gather, as in the base class, but for a ring: a sum passes each link twice, a
+        gather once."""
         return 2 * words_sum < self.workers * words_each
 
     def _sum_words(self, contributions: Sequence[Int32Array]) -> Int32Array:
@@ -67,10 +71,10 @@ class GroupAggregator(Aggregator):
 
 
 class SwitchAggregator(GroupAggregator):
-    """A group of the wiresum backend: the switch adds the integers.
+    """An aggregator over a group of the wiresum backend, in which the switch adds the integers.
 
-    A switch has no maximum, and the backend would use Gloo. Maxima here are of few values, so each worker gathers all
-    of them through the switch, in one round trip.
+    A switch has no maximum. Maxima of compressors have few values, so each worker gathers the values of all workers
+    through the switch, in one round trip.
     """
 
     prefers_sum = Aggregator.prefers_sum
@@ -82,5 +86,5 @@ class SwitchAggregator(GroupAggregator):
 
 
 def aggregator_of(group: dist.ProcessGroup | None = None) -> GroupAggregator:
-    """The aggregator for the group, or for the default group."""
+    """The aggregator for `group`; None means the default group."""
     return SwitchAggregator(group) if dist.get_backend(group) == "wiresum" else GroupAggregator(group)

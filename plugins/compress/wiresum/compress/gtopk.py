@@ -1,12 +1,12 @@
 """gTop-k: the k largest entries of the sum of all workers' top k (arXiv 1901.04359).
 
 mode="exact" (the default): the sparse vectors are added in full, then all workers choose the same k entries of the sum.
-Values that were not chosen stay in the workers' memories, so nothing is lost.
+The workers' memories keep the values that were not chosen, so nothing is lost.
 
 mode="tree" is the published algorithm: workers merge in pairs, and each merge keeps k entries of the sum of two; then
-the result goes back down the tree. Through the root pass 2k log2 N numbers up (k values, k indices) and as many down.
-A contribution that an inner merge drops is lost if its coordinate is in the result by another path: the memory then
-counts it as sent. That is as published, and why `exact` is the default.
+the result goes back down the tree. The root receives 2k log2 N numbers (k values and k indices a merge) and sends as
+many. If an inner merge drops a contribution, but its coordinate reaches the result by another path, the memory counts
+the contribution as sent, and it is lost. The published algorithm has this defect, so `exact` is the default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from wiresum.compress.turn import Turn
 
 @dataclass(frozen=True)
 class GTopK(SparseCompressor):
-    """`bits` is the width of values in mode "exact", 16 or 32; the rounding error stays in the memory."""
+    """gTop-k. `bits` is the width of values on the wire in mode "exact", 16 or 32; the memory keeps the rounding
+    error."""
 
     ratio: Ratio
     mode: Literal["exact", "tree"] = field(default="exact", kw_only=True)
@@ -105,7 +106,7 @@ class GTopK(SparseCompressor):
         reader, messages = Reader(parcel), []
         for turn in turns:
             indices = reader.take(self.count(turn), "<i4").astype(np.int64)
-            # They come from another worker, and will be positions in a vector.
+            # These indices come from another worker, and will be positions in a vector.
             if len(indices) != self.count(turn) or not is_ascending_below(indices, turn.size):
                 raise ValueError(f"another worker's indices of '{turn.tensor}' do not ascend below {turn.size}")
             messages.append(Sparse(indices, reader.take(self.count(turn), turn.dtype)))
@@ -113,7 +114,7 @@ class GTopK(SparseCompressor):
 
 
 def rounds_up(workers: int) -> list[list[tuple[int, int]]]:
-    """By round, pairs of source and destination, until worker 0 has everything; ceil(log2 N) rounds."""
+    """Pairs of source and destination by round, for ceil(log2 N) rounds, after which worker 0 has everything."""
     strides = [1 << level for level in range((workers - 1).bit_length())]
     return [
         [(worker + stride, worker) for worker in range(0, workers, 2 * stride) if worker + stride < workers]
@@ -122,7 +123,8 @@ def rounds_up(workers: int) -> list[list[tuple[int, int]]]:
 
 
 def _merge(one: Sparse, other: Sparse, turn: Turn) -> Sparse:
-    """The k largest of the sum of two, by ascending index. NaN is the largest, so that it reaches all."""
+    """The k largest entries of the sum of two sparse vectors, by ascending index. NaN counts as the largest, so that it
+    reaches all workers."""
     indices, where = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
     values: Vector = np.zeros(len(indices), turn.dtype)
     np.add.at(values, where, np.concatenate([one.values, other.values]))

@@ -1,9 +1,9 @@
-"""Brings gradients on an accelerator to the host, where they are compressed, and back.
+"""Copies gradients from an accelerator to the host, where they are compressed, and back.
 
 DDP calls its hook long before the device has computed the bucket. So nothing in the hook waits for the device: a bucket
 is copied to pinned memory behind an event of the caller's current stream, and the thread that compresses waits for that
-copy. Copies to the host and back are on two streams of our own: on one, an average would wait for buckets that the
-backward pass has not computed yet.
+copy. Copies to the host and copies back have a stream each: on a common one, the copy back of an average would wait for
+buckets that the backward pass has not computed yet.
 
 Tensors on the CPU are used in place.
 """
@@ -25,7 +25,7 @@ TIMEOUT_S = default_pg_timeout.total_seconds()
 
 
 class Streams:
-    """For copies to the host, and for copies back."""
+    """Two streams for each device: one for copies to the host, one for copies back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,10 @@ class Streams:
 
 
 class Call:
-    """The moment of a call on a device: what the current stream has queued so far. Make it in the caller's thread."""
+    """A point in the device's current stream: everything that the stream had queued at construction.
+
+    Construct it in the thread that calls the hook.
+    """
 
     def __init__(self, device: torch.device, streams: Streams) -> None:
         self.device = device
@@ -50,13 +53,13 @@ class Call:
             self._event = torch.accelerator.current_stream(device).record_event()
 
     def future(self) -> torch.futures.Future[torch.Tensor]:
-        """One that orders streams that wait for it after the stream that was current when its result was set."""
+        """A future that makes a waiting stream wait for the stream that is current when the result is set."""
         return torch.futures.Future(devices=[self.device] if self._back is not None else None)
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
-        """For another thread: waits until the device has come to the call, and makes the stream for copies back the
-        current one."""
+        """Waits, in another thread, until the device has come to the call; then makes the stream for copies back the
+        current one. RuntimeError after TIMEOUT_S."""
         if self._back is None:
             yield
             return
@@ -65,12 +68,12 @@ class Call:
             yield
 
     def to_host(self, tensor: torch.Tensor) -> HostCopy:
-        """The tensor as the call has it. Call it in the caller's thread."""
+        """Queues a copy to the host of the tensor's values at the call. Runs in the thread that calls the hook."""
         return HostCopy(self, tensor, self._to_host, self._back)
 
     def _await(self, event: torch.Event) -> None:
-        """In another thread. RuntimeError if the device takes too long."""
-        # The thread begins with the first device, where CUDA would make a context for whatever it does.
+        """Waits for the event, in another thread. RuntimeError after TIMEOUT_S."""
+        # A new thread has the first device as its current one, on which CUDA would create a needless context.
         torch.accelerator.set_device_index(self.device)
         if not sleep_until(event.query, time.monotonic() + TIMEOUT_S):
             raise RuntimeError(
@@ -80,7 +83,7 @@ class Call:
 
 
 class HostCopy:
-    """A tensor, and its values in host memory."""
+    """A tensor and a copy of its values in host memory; a tensor on the CPU is its own copy."""
 
     def __init__(
         self, call: Call, tensor: torch.Tensor, to_host: torch.Stream | None, back: torch.Stream | None
@@ -100,12 +103,12 @@ class HostCopy:
         self._copied = to_host.record_event()
 
     def values(self) -> torch.Tensor:
-        """The host memory. Waits for the copy."""
+        """The values in host memory, after a wait for the copy. RuntimeError after TIMEOUT_S."""
         if self._copied is not None:
             self._call._await(self._copied)
         return self._host
 
     def copy_back(self) -> None:
-        """Queues a copy of the host memory to the tensor, on the current stream."""
+        """Queues a copy of the host memory to the tensor on the current stream."""
         if self._copied is not None:
             self.tensor.copy_(self._host, non_blocking=True)

@@ -3,15 +3,15 @@
 Workers send Int(a v). The option `scale` decides how they get a; docs/compress.md compares the two:
 
     maximum     the largest value of all workers fills the bits, which takes a round for the maxima first
-    estimate    the paper's, without that round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
+    estimate    the paper's way, without that round: a = sqrt(d) / sqrt(2 n r + eps^2) for a tensor of d values, where
                 r <- beta r + (1 - beta) |g|^2 is a moving average over the estimates g of the mean gradient, which
                 have the same bits at all workers
 
 With "estimate", the first step uses a maximum in 32 bits, as the paper's first step is exact. A later step uses a
 maximum, in the usual bits, for a tensor whose estimates were zero.
 
-An integer that does not fit its bits is clamped, as in the published int8 variant. That is a bias, which only a memory
-corrects; the engine counts it, and warns if there is no memory.
+An integer that does not fit its bits is clamped, as in the published int8 variant. Clamping is a bias that only a
+memory corrects; the engine counts clamped integers, and warns if there is no memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wiresum.compress.turn import Turn
 
 WIDE_BITS = 32
 ROUNDING = 1 + 1e-12
-"""Tolerance for rounding errors in values at the maximum."""
+"""Relative tolerance for rounding errors in values at the maximum."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,12 @@ class IntSGD(IntegerCompressor):
         return self.scale == "estimate"
 
     def omega(self, size: int, workers: int) -> float | None:
-        """With "estimate" the variance does not depend on the vector, so there is no omega."""
+        """The constant of scale "maximum"; None for "estimate", whose variance does not depend on the vector."""
         return None if self.uses_length else Quantiser(bits=self.bits).omega(size, workers)
 
     def shift_rate(self, size: int, workers: int) -> float | None:
-        """With "estimate" the paper's rate, 1: the error's bound does not grow with the difference that is sent."""
+        """The largest rate of a Shift memory. For scale "estimate" it is the paper's, 1, since the bound of the error
+        does not grow with the difference that is sent."""
         return 1.0 if self.uses_length else super().shift_rate(size, workers)
 
     def bits_at(self, turn: Turn) -> int:
@@ -79,7 +80,7 @@ class IntSGD(IntegerCompressor):
         return native.scaled(integers, np.array([self._quantum(turn) / contributors]), max(1, turn.size), turn.dtype)
 
     def _quantum(self, turn: Turn) -> float:
-        """1/a_k."""
+        """The step between neighbouring integers, 1/a in the notation above."""
         if turn.length is not None:
             return math.sqrt((2 * turn.workers * turn.length**2 + self.epsilon**2) / turn.size)
         assert turn.shared is not None, "the maximum of statistic() was taken"
@@ -88,6 +89,6 @@ class IntSGD(IntegerCompressor):
 
 @dataclass(frozen=True)
 class IntDIANA(IntSGD):
-    """IntSGD of the differences to a shift, which vanish even if the workers' gradients do not."""
+    """IntSGD of the differences between gradients and shifts, which vanish even if the workers' gradients do not."""
 
     memory: str | Memory = field(default_factory=Shift, kw_only=True)

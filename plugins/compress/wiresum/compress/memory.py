@@ -1,10 +1,10 @@
 """Memories: vectors that are kept from step to step to correct the errors of compression.
 
-For each tensor a memory has some vectors at each worker, and at most one that is common to all. `outgoing` computes
-what is compressed; `settle` and `estimate` compute the vectors after the aggregate, and the optimiser's gradient. All
+For each tensor a memory has some vectors at each worker, and at most one that is common to all. `outgoing` computes the
+vector to compress; `settle` and `estimate` compute the vectors after the aggregate, and the optimizer's gradient. All
 of these are pure functions; engine.py keeps the vectors.
 
-    ErrorFeedback         what was not sent is added to the next gradient
+    ErrorFeedback         the residual (the part that was not sent) is added to the next gradient
     MomentumCorrection    error feedback for gradients with momentum
     Shift, EF21           the difference to a vector that follows the gradient is compressed
 """
@@ -38,36 +38,36 @@ class Memory(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     """The names of each worker's own vectors."""
     has_common: ClassVar[bool] = False
-    """Whether it has a common vector: the mean over workers of their first own vector."""
+    """Whether there is a common vector: the mean over workers of their first own vector."""
     has_momentum: ClassVar[bool] = False
-    """Whether it takes the place of the optimizer's momentum."""
+    """Whether the memory replaces the optimizer's momentum."""
 
     @property
     def follows_scale(self) -> bool:
-        """Whether it can be used with a loss scaler, as `Compressor.follows_scale`."""
+        """Whether the memory can be used with a loss scaler, as `Compressor.follows_scale`."""
         return True
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:
-        """This memory with the constants that depend on the compressor. ValueError if it cannot be used with it."""
+        """This memory with the constants that depend on the compressor. ValueError if the two do not go together."""
         return self
 
     def admitted(self, parts: Sequence[Vector], workers: int) -> Sequence[Vector]:
-        """A worker's gradient after clipping; the parts belong one after the other."""
+        """A worker's gradient, in consecutive parts, after clipping."""
         return parts
 
     @abstractmethod
     def outgoing(self, gradient: Vector, own: Vectors, out: Vectors | None = None) -> Vectors:
-        """The vector to compress, then others that `settle` needs: as many as `keeps`, at least one.
+        """The vector to compress, then other vectors that `settle` needs: as many as `keeps`, at least one.
 
-        Computed element by element, into `out` if given. Without it, the first may be the gradient itself.
+        They are computed by element, into `out` if given. Without `out`, the first may be the gradient itself.
         """
 
     @abstractmethod
     def settle(self, outgoing: Vectors, sent: Vector, own: Vectors) -> Vectors:
-        """A worker's own vectors after the aggregate; `sent` is the part of `outgoing[0]` that is in it."""
+        """A worker's own vectors after the aggregate; `sent` is the part of `outgoing[0]` that the aggregate has."""
 
     def settle_sparse(self, outgoing: Vectors, sent: Sparse, own: Vectors) -> Vectors:
-        """As `settle`. May change `outgoing`, if that is not the gradient itself."""
+        """The result of `settle`. May overwrite `outgoing`, unless `outgoing` is the gradient itself."""
         return self.settle(outgoing, sent.dense(len(outgoing[0])), own)
 
     @abstractmethod
@@ -97,11 +97,12 @@ class NoMemory(Memory):
 
 @dataclass(frozen=True)
 class ErrorFeedback(NoMemory):
-    """What was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847)."""
+    """Adds the residual (the part that was not sent) to the next gradient (Seide et al. 2014; Karimireddy et al.,
+    arXiv 1901.09847)."""
 
     clip: float | None = field(default=None, kw_only=True)
-    """Each of N workers first scales its gradient (what is compressed as one vector) down to a norm of clip/sqrt(N),
-    so that the norm of the mean is at most `clip` (arXiv 1712.01887, section 3.2)."""
+    """Bound on the norm of the mean: each of N workers first scales its gradient of a segment down to a norm of
+    clip/sqrt(N) (arXiv 1712.01887, section 3.2). None: no clipping."""
 
     keeps: ClassVar[tuple[str, ...]] = ("residual",)
 
@@ -137,9 +138,9 @@ class ErrorFeedback(NoMemory):
 class MomentumCorrection(ErrorFeedback):
     """Error feedback with momentum at each worker: u = momentum u + g, and the part of v + u that was not sent is v.
 
-    It replaces the optimizer's momentum, which would apply late values for many steps (Deep Gradient Compression,
-    arXiv 1712.01887, section 3.1). If everything is sent and nothing is masked, it is momentum SGD. For sparsifiers:
-    with a method that sends all values, masking leaves no momentum.
+    This momentum replaces the optimizer's, which would apply late values for many steps (Deep Gradient Compression,
+    arXiv 1712.01887, section 3.1). If everything is sent and nothing is masked, the result is momentum SGD. Use this
+    memory with sparsifiers: with a method that sends all values, masking leaves no momentum.
     """
 
     momentum: float = 0.9
@@ -179,12 +180,12 @@ class Shift(Memory):
     """Worker i compresses the difference to its shift h_i, which follows the gradient: h_i += alpha * sent.
 
     All workers keep h, the mean of the h_i; the estimate is h plus the mean of what was sent. With an unbiased
-    compressor and alpha <= 1/(1 + omega) that is DIANA (arXiv 1901.09269, algorithm 1), with a contractive one
-    and alpha = 1 it is EF21 (arXiv 2106.05203, algorithm 2).
+    compressor and alpha <= 1/(1 + omega) this is DIANA (arXiv 1901.09269, algorithm 1), with a contractive one
+    and alpha = 1 this is EF21 (arXiv 2106.05203, algorithm 2).
     """
 
     alpha: float | None = None
-    """None: the compressor's `shift_rate`."""
+    """Rate at which the shift follows the gradient; None means the compressor's `shift_rate`."""
 
     keeps: ClassVar[tuple[str, ...]] = ("shift",)
     has_common = True
@@ -228,7 +229,7 @@ class Shift(Memory):
 
 
 class EF21(Shift):
-    """The shift with alpha = 1, for contractive compressors, biased ones too."""
+    """The Shift memory with alpha = 1, for contractive compressors, which may be biased."""
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
         if compressor.contraction(size) is None:

@@ -18,14 +18,15 @@ from wiresum.agent import _native
 from wiresum.compress.arrays import Bytes, Indices, Int32Array, Vector
 
 DefaultFloats = _native.DefaultFloats
-"""`with DefaultFloats():` what is computed in this thread does not depend on its floating-point modes."""
+"""Context manager for results that do not depend on the thread's floating-point modes (rounding, subnormals)."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def with_default_floats(function: Callable[P, R]) -> Callable[P, R]:
-    """For what must have the same bits at all workers: one may flush subnormals to zero, and another not."""
+    """Decorates a function whose results must have the same bits at all workers, although one worker may flush
+    subnormals to zero and another may not."""
 
     @functools.wraps(function)
     def computed(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -36,7 +37,7 @@ def with_default_floats(function: Callable[P, R]) -> Callable[P, R]:
 
 
 Draw = tuple[int, int, int, int, int]
-"""The counter and key of the random generator, besides the index: two words of a key, worker, step, stream."""
+"""Key and counter of the random generator, without the index: two words of the key, then worker, step and stream."""
 
 WORD_BITS = 32
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -50,7 +51,7 @@ def random_words(draw: Draw, first: int, count: int) -> npt.NDArray[np.uint32]:
 
 
 def rounded(draw: Draw, vector: Vector, quanta: npt.NDArray[np.float64], block: int, limit: int) -> Int32Array:
-    """floor(v/q + u), clamped to the limit; each block has a quantum, and is zero if the quantum is."""
+    """floor(v/q + u), clamped to `limit`. Each block has a quantum q; a quantum of zero makes the block zero."""
     with np.errstate(divide="ignore", over="ignore"):
         inverses = np.where(quanta > 0, 1.0 / quanta, 0.0)
     integers = np.empty(len(vector), np.int32)
@@ -105,20 +106,20 @@ def index_code(indices: Indices, size: int) -> Bytes:
 
 
 def indices_of(code: Bytes, count: int, size: int) -> Indices:
-    """The inverse; ValueError if it is no code of `count` indices."""
+    """The inverse of `index_code`; ValueError if `code` is no code of `count` indices below `size`."""
     indices = np.empty(count, np.int64)
     _native.decode_indices(np.ascontiguousarray(code), size, indices)
     return indices
 
 
 def union_of(parts: Sequence[Indices], size: int) -> Indices:
-    """The union of ascending indices below `size`, ascending."""
+    """The union, ascending, of ascending indices below `size`."""
     indices = np.empty(min(size, sum(map(len, parts))), np.int64)
     return indices[: _native.unite_indices([np.ascontiguousarray(part) for part in parts], size, indices)]
 
 
 def places_among(indices: Indices, others: Indices) -> Indices:
-    """The position of each index in `others`, -1 if it is not there. Both are ascending."""
+    """The position of each index in `others`; -1 if `others` lacks the index. Both arrays ascend."""
     places = np.empty(len(indices), np.int64)
     _native.find_places(np.ascontiguousarray(indices), np.ascontiguousarray(others), places)
     return places
@@ -130,5 +131,5 @@ def square_distance(one: Vector, other: Vector) -> float:
 
 
 def _floats(vector: Vector) -> Vector:
-    """Contiguous, and of a type that the core supports."""
+    """The vector as a contiguous array of a dtype that the core supports."""
     return np.ascontiguousarray(vector, vector.dtype if vector.dtype in _FLOATS else np.float64)

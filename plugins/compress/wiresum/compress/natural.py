@@ -19,7 +19,7 @@ EXPONENT_BIAS = 127
 class Natural(GatherCompressor):
     """Stochastic rounding of magnitudes to powers of two: 9 bits a value, omega = 1/8 (arXiv 1905.10988, theorem 1).
 
-    Exponents are those of float32, -126 to 127; smaller values are rounded to 0 or 2^-126.
+    Exponents have the range of float32, -126 to 127; smaller values are rounded to 0 or 2^-126.
     """
 
     def omega(self, size: int, workers: int) -> float | None:
@@ -43,13 +43,13 @@ class Natural(GatherCompressor):
 
 @dataclass(frozen=True)
 class SignMajority(IntegerCompressor):
-    """The sign of most workers; 0 in a tie (signSGD with majority vote, arXiv 1810.05291).
+    """The sign that most workers have; 0 in a tie (signSGD with majority vote, arXiv 1810.05291).
 
     All values are -1, 0 or 1, so the learning rate is the step of every parameter.
     """
 
     bits: int | None = field(default=None, kw_only=True)
-    """None: as few as have room for the votes of all workers."""
+    """Bits of a sum of votes on the wire; None means the fewest with room for the votes of all workers."""
     follows_scale: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
-"""States as bytes for other workers: JSON, since unlike a pickle it cannot run code of a peer.
+"""Encodes states as bytes for other workers, in JSON, which unlike a pickle cannot run code of a peer.
 
-An array is an object with the key "array", a mapping one with the key "mapping", so that its own keys may be any text.
+An array becomes an object with the key "array", a mapping an object with the key "mapping", so that the mapping's own
+keys may be any text.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from wiresum.compress.arrays import Bytes
 _ARRAY = "array"
 _MAPPING = "mapping"
 _KINDS = "biuf"
-"""NumPy's kinds of numbers and booleans."""
+"""NumPy's dtype kinds of numbers and booleans."""
 
 
 def packed(state: Any) -> Bytes:
-    """The state consists of mappings with text keys, sequences, arrays of numbers, numbers, text and None."""
+    """Encodes a state of mappings with text keys, sequences, arrays of numbers, numbers, text and None."""
     return np.frombuffer(json.dumps(_plain(state)).encode(), np.uint8)
 
 
 def unpacked(parcel: Bytes) -> Any:
-    """The inverse, with lists for sequences. ValueError if `packed` cannot have made it."""
+    """The inverse of `packed`, with lists for sequences. ValueError if `packed` cannot have made the parcel."""
     try:
         return _restored(json.loads(parcel.tobytes()))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -4,8 +4,8 @@ A gradient M of m x n values is approximated by P Q^T with r columns: one step o
 M_i Q, orthogonalised, then Q from the mean of M_i^T P. Both means are sums in the network, of r(m + n) integers of 32
 bits on a common scale. Q, the same at all workers, is kept as the start of the next step.
 
-The result is the mean of the projections P P^T M_i, so error feedback keeps M_i - P P^T M_i. A tensor for which the two
-matrices would not be smaller is quantised itself.
+The result is the mean of the projections P P^T M_i, so error feedback keeps M_i - P P^T M_i. A tensor that is not
+larger than its two matrices is quantised without them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from wiresum.compress.turn import Turn
 
 START_STREAM = 2
 RANK_TOLERANCE = 1e-6
-"""A column whose part orthogonal to the previous ones is shorter than this, relative to it, becomes zero."""
+"""Linear dependence: a column becomes zero if the norm of its part orthogonal to the columns before it, relative to the
+norm of the column, is at most this."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class PowerSGD(Compressor):
         return Outcome(means, own, states)
 
     def _start(self, turn: Turn, state: State, columns: int) -> Vector:
-        """Q of the last step, or a random one at first."""
+        """Q of the last step; in the first step a random orthonormal matrix."""
         if "q" in state and state["q"].shape == (columns, self.rank):
             return state["q"]
         random = turn.common().uniform(columns * self.rank, stream=START_STREAM).reshape(columns, self.rank)
@@ -84,7 +85,7 @@ def matrix_sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def orthonormal(columns: Vector) -> Vector:
-    """Modified Gram-Schmidt; dependent columns become zero, and all do if one is not finite."""
+    """Columns after modified Gram-Schmidt. Dependent columns become zero; all do if a value is not finite."""
     result = columns.astype(np.float64)
     if not np.isfinite(result).all():
         return np.zeros_like(columns)

@@ -20,7 +20,7 @@ singles out. With y = 1 + omega a free value is worst at x = q/(2y), where it gi
             (n - 1) d q^2/(4y) = (omega - A) d M^2/D^2,             y = (1 + A + sqrt((1 + A)^2 + (n - 1) D^2/s^2)) / 2
 
 For s = 1 and n = 1 these are DIANA's 1/alpha_p - 1 (arXiv 1901.09269, lemma 1): d - 1, sqrt(d) - 1, (sqrt(d) - 1)/2.
-There each worker has its own norm, which is n = 1 here (`OwnScale`).
+In that paper each worker has its own norm, which is n = 1 here (`OwnScale`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ NORMS = get_args(Norm)
 
 @dataclass(frozen=True)
 class Quantiser(IntegerCompressor):
-    """Quantisation by blocks with `levels` levels of the block's norm; None: as many as fit the bits."""
+    """Quantisation by blocks to `levels` levels of the block's norm; None means as many levels as fit the bits."""
 
     levels: int | None = None
     norm: Norm = "inf"
     block: int | None = None
-    """Values in a block; None: the whole tensor."""
+    """Values in a block; None means the whole tensor."""
     bits: int | None = field(default=32, kw_only=True)
-    """Of an integer on the wire; None: as few as have room for the levels of all workers."""
+    """Bits of an integer on the wire; None means the fewest with room for the levels of all workers."""
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
@@ -70,7 +70,7 @@ class Quantiser(IntegerCompressor):
             raise ValueError("either the levels or the bits of a quantiser are given, and the other follows from it")
 
     def omega(self, size: int, workers: int) -> float | None:
-        """The least constant for all vectors, as derived at the top of this file."""
+        """The least constant that holds for all vectors, as derived at the top of this file."""
         values = max(1, size if self.block is None else min(self.block, size))
         levels = self._levels(workers)
         if self.norm == "inf":
@@ -142,9 +142,9 @@ class QSGD(Quantiser):
 
 @dataclass(frozen=True)
 class TernGrad(Quantiser):
-    """Ternary, by the largest value of all workers (arXiv 1705.07878).
+    """Ternary quantisation relative to the largest value of all workers (arXiv 1705.07878).
 
-    `clip` first bounds values to that many standard deviations; then it is biased, and has no omega.
+    `clip` first bounds values to that many standard deviations, which makes the method biased, without an omega.
     """
 
     levels: int | None = 1
@@ -179,8 +179,9 @@ def means_of(
     aggregator: Aggregator,
     bits: int = 32,
 ) -> tuple[list[Vector], list[list[Vector]]]:
-    """One round of a method that has several: quantised means by segment, and the workers' own parts, by worker and
-    segment. The vectors may have other sizes than the tensors. `stage` sets the rounds' random numbers apart."""
+    """One round of a method that has several rounds. Returns quantised means by segment, and the workers' own parts by
+    worker and segment. The vectors may have other sizes than the tensors. `stage` names the round, which has random
+    numbers of its own."""
 
     def renamed(turn: Turn, vector: Vector) -> Turn:
         return replace(turn, tensor=f"{turn.tensor}:{stage}", shape=(len(vector),))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class WarmUp:
-    """A higher ratio in the first steps, when gradients change fast: each of `stages` for `steps` steps, then `ratio`.
+    """A higher ratio in the first steps, when gradients change fast: `steps` steps for each stage, then `ratio`.
 
     The default stages are Deep Gradient Compression's (arXiv 1712.01887, section 3.3), where each is an epoch. gTop-k
     has (0.25, 0.0725, 0.015, 0.004) before 0.001 (arXiv 1901.04359).
@@ -47,5 +47,5 @@ def least(ratio: Ratio) -> float:
 
 
 def count_of(ratio: float, size: int) -> int:
-    """That fraction of `size`, at least one."""
+    """The number of values in a fraction `ratio` of `size` values, at least one."""
     return min(size, max(1, round(ratio * size)))

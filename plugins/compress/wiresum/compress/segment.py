@@ -1,5 +1,5 @@
-"""What is compressed: a *piece* is a parameter, a *segment* is compressed as one vector. It is a piece (by layer), the
-pieces of a bucket, or the whole model."""
+"""Units of compression: a *piece* is a parameter, a *segment* is compressed as one vector. A segment is one piece (by
+layer), the pieces of a bucket, or the whole model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparsifiers: a few values of each tensor, and their indices.
+"""Sparsifiers: methods that send a few values of each tensor, and their indices.
 
 `ratio` is the fraction of a tensor's values that is sent, at least one. The RandK classes are unbiased: values are
 multiplied by d/k. They differ in the coordinates that a worker draws:
@@ -54,7 +54,7 @@ def _turn_of_chosen(ratio: float, turn: Turn) -> Turn:
 
 
 def _scattered(values: Vector, chosen: Indices, turn: Turn) -> Vector:
-    """The tensor with the chosen values, times d/k, and zeros."""
+    """The dense tensor: chosen values, multiplied by d/k, and zeros elsewhere."""
     dense: Vector = np.zeros(turn.size, turn.dtype)
     dense[chosen] = values * turn.dtype.type(turn.size / len(chosen))
     return dense
@@ -62,7 +62,8 @@ def _scattered(values: Vector, chosen: Indices, turn: Turn) -> Vector:
 
 @dataclass(frozen=True)
 class RandKSameSeed(IntegerCompressor):
-    """`values` quantises the chosen values; by default in 32 bits."""
+    """Sends the values at random coordinates, the same at all workers, quantised by `values` (by default in 32
+    bits)."""
 
     ratio: float
     values: Quantiser = field(default_factory=Quantiser, kw_only=True)
@@ -93,7 +94,8 @@ class RandKSameSeed(IntegerCompressor):
 
 @dataclass(frozen=True)
 class RandKPartition(SparseCompressor):
-    """Each worker owns a fraction `ratio` of the coordinates, at most 1/n; None: all coordinates are owned (PermK)."""
+    """Each worker sends a fraction `ratio` of the coordinates, at most 1/n, of which it is the only owner. None means
+    that all coordinates have an owner (PermK)."""
 
     ratio: float | None = None
 
@@ -129,7 +131,7 @@ class RandKPartition(SparseCompressor):
 
 @dataclass(frozen=True)
 class TopK(SparseCompressor):
-    """The largest magnitudes; among equals the lower index."""
+    """Sends the values with the largest magnitudes; among equal magnitudes the lower index wins."""
 
     ratio: Ratio
     memory: str | Memory = field(default="error-feedback", kw_only=True)
@@ -150,7 +152,7 @@ class TopK(SparseCompressor):
 
 @dataclass(frozen=True)
 class Threshold(SparseCompressor):
-    """All values of at least this magnitude: the norm of the rest is below sqrt(d) times the threshold."""
+    """Sends all values of at least this magnitude: the norm of the rest is below sqrt(d) times the threshold."""
 
     threshold: float
     memory: str | Memory = field(default="error-feedback", kw_only=True)
@@ -168,7 +170,7 @@ class Threshold(SparseCompressor):
 
 @dataclass(frozen=True)
 class AdaptiveThreshold(SparseCompressor):
-    """All values of at least a fraction `part` of the tensor's largest magnitude; one half in arXiv 1911.08250."""
+    """Sends all values of at least a fraction `part` (arXiv 1911.08250: one half) of the tensor's largest magnitude."""
 
     part: float = 0.5
     memory: str | Memory = field(default="error-feedback", kw_only=True)
@@ -179,7 +181,7 @@ class AdaptiveThreshold(SparseCompressor):
             raise ValueError(f"a part of the largest magnitude is in (0, 1], not {self.part}")
 
     def contraction(self, size: int) -> float | None:
-        """The largest value is always sent."""
+        """The constant 1/size: the largest value is always sent."""
         return 1 / size
 
     def compress(self, vector: Vector, turn: Turn) -> Sparse:
@@ -191,7 +193,8 @@ class AdaptiveThreshold(SparseCompressor):
 
 @dataclass(frozen=True)
 class OwnScale(GatherCompressor):
-    """A quantiser with each worker's own norms, as in the papers: better constants, but it needs an all-gather."""
+    """A quantiser with each worker's own norms, as in the papers: the constants are better, but it needs an
+    all-gather."""
 
     quantiser: Quantiser
 

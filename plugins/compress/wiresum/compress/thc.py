@@ -1,10 +1,10 @@
 """THC: a rotation, a table, and integers that the network adds (Li et al., NSDI 2024).
 
 Each block of values is multiplied by random signs and rotated by a Hadamard matrix, both the same at all workers: then
-its values are close to normal, with a deviation that follows from the block's norm. They are cut at +-t deviations (a
-fraction p of them lies beyond) and rounded stochastically to one of 2^table_bits values of a grid of `granularity`
-equal steps, which are integers. The table is the one with the least expected square error for a normal distribution,
-found by dynamic programming.
+its values are close to normal, with a deviation that follows from the block's norm. Values are cut at +-t deviations (a
+fraction p of them lies beyond) and rounded stochastically to one of 2^table_bits points of a grid of `granularity`
+equal steps, which are integers. The table of these points has the least expected square error for a normal
+distribution; dynamic programming finds it.
 
 In the paper the switch looks the integers up; here the worker does. Cutting is a bias, which error feedback corrects.
 """
@@ -34,11 +34,11 @@ class THC(IntegerCompressor):
     table_bits: int = 4
     granularity: int = 30
     cut: float = field(default=1 / 32, kw_only=True)
-    """The fraction p of a normal distribution that is cut."""
+    """The fraction p of a normal distribution beyond the cut."""
     block: int = field(default=4096, kw_only=True)
     """How many values are rotated together at most; a power of two."""
     bits: int | None = field(default=None, kw_only=True)
-    """None: as few as have room for the grid of all workers."""
+    """Bits of an integer on the wire; None means the fewest with room for the sum of all workers' grid points."""
     memory: str | Memory = field(default="error-feedback", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class THC(IntegerCompressor):
 
 
 def hadamard(rows: Vector) -> npt.NDArray[np.float64]:
-    """Each row (a power of two long) times the orthonormal Hadamard matrix; its own inverse."""
+    """Each row, a power of two long, multiplied by the orthonormal Hadamard matrix; applied twice, the identity."""
     result = rows.astype(np.float64)
     count, size = result.shape
     width = 1
@@ -108,13 +108,13 @@ def hadamard(rows: Vector) -> npt.NDArray[np.float64]:
 
 
 def half_width(cut: float) -> float:
-    """t: a standard normal value lies beyond +-t with probability `cut`."""
+    """The bound t such that a standard normal value lies beyond +-t with probability `cut`."""
     return NormalDist().inv_cdf(1 - cut / 2)
 
 
 @functools.lru_cache(maxsize=64)
 def table_for(bits: int, granularity: int, cut: float) -> npt.NDArray[np.int64]:
-    """The 2^bits grid points, with 0 and `granularity`, that round a cut normal value with the least error.
+    """The 2^bits grid points, 0 and `granularity` among them, that round a cut normal value with the least error.
 
     A value x between neighbours a < b is rounded with variance (b - x)(x - a). cost[a][b] is its expectation over
     the interval; the best table of j + 1 points that ends at b extends the best one of j points that ends at some a.

@@ -1,8 +1,8 @@
 """The context of one tensor of one worker in one step, and its random numbers.
 
 The random generator has no state: it is Philox, a hash of a key (seed and tensor's name) and a counter (index, worker,
-step and stream). So a step that is repeated has the same random numbers, a worker can compute those of another one, and
-any part of them can be computed alone. host_agent/src/numeric/stochastic.hpp defines it.
+step and stream). A repeated step therefore has the same random numbers, a worker can compute the numbers of another
+worker, and any part of the sequence can be computed alone. host_agent/src/numeric/stochastic.hpp defines the generator.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from wiresum.compress import native
 from wiresum.compress.arrays import Indices, Vector
 
 COMMON = (1 << 32) - 1
-"""Stands for a worker in random numbers that all workers share."""
+"""Worker number in the counter of random numbers that all workers share."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One tensor, one worker, one step. The same at all workers but for `worker`."""
+    """The context of one tensor of one worker in one step. Only `worker` differs between workers."""
 
     seed: int
     step: int
@@ -37,10 +37,10 @@ class Turn:
     shared: Vector | None = None
     """The maximum over workers of the compressor's `statistic`."""
     length: float | None = None
-    """The root mean square of the norms of this tensor's last estimates, for compressors with `uses_length`; None
-    before the first, and if all were zero."""
+    """The root mean square (a moving average) of the norms of this tensor's last estimates, for compressors with
+    `uses_length`; None before the first estimate, and if all were zero."""
     parameters: Vector | None = None
-    """The tensor of the model, for compressors with `uses_parameters`."""
+    """The model's values of this tensor, for compressors with `uses_parameters`; else None."""
 
     @property
     def size(self) -> int:
@@ -58,7 +58,7 @@ class Turn:
         return np.multiply(native.random_words(self.draw(stream), first, count), 2.0**-32, dtype=np.float64)
 
     def signs(self, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:
-        """+1 or -1 with equal probability."""
+        """Random numbers +1 and -1 with equal probability."""
         return np.where(native.random_words(self.draw(stream), 0, count) >> 31, 1.0, -1.0)
 
     def subset(self, size: int, count: int, *, stream: int = 0) -> Indices:
@@ -75,9 +75,10 @@ class Turn:
 
 
 def _permutation(draw: native.Draw, size: int) -> Indices:
-    """The order of random keys of 64 bits, whose lowest bits are replaced by their number.
+    """The sort order of random 64-bit keys.
 
-    So all keys differ and can be sorted in place, which takes half the time of an argsort.
+    Each key's lowest bits are replaced by its position, so all keys differ and can be sorted in place, which takes half
+    the time of an argsort.
     """
     number_mask = np.uint64((1 << size.bit_length()) - 1)
     keys = native.random_words(draw, 0, 2 * size).view(np.uint64)
@@ -89,7 +90,7 @@ def _permutation(draw: native.Draw, size: int) -> Indices:
 
 
 _common_permutation = functools.lru_cache(maxsize=2)(_permutation)
-"""RandKPartition reads the parts of all workers one after the other."""
+"""A cache of permutations that all workers share: RandKPartition reads every worker's part of the same one."""
 
 
 @functools.lru_cache(maxsize=65536)

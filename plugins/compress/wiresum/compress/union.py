@@ -7,11 +7,11 @@ there are two ways for the values:
               them: each link carries as many numbers down as the union has
     gather    an all-gather of the values: each link carries the values of all workers down
 
-The more indices the workers share, the better the sum; `Aggregator.prefers_sum` decides. Both give the same bits:
+The more indices the workers share, the better the sum; `Aggregator.prefers_sum` decides. Both ways give the same bits:
 values travel as integers of 32 bits on a common scale, a power of two. With N workers and a largest magnitude below 2^E
 (exponents travel with the indices), a value v becomes v * 2^(b - E), rounded to the nearest integer, with b =
-floor(log2(floor((2^31 - 1) / N))): the sum of N fits in 32 bits. The rounding error counts as not sent, and stays in
-the memory.
+floor(log2(floor((2^31 - 1) / N))): the sum of N fits in 32 bits. The rounding error counts as not sent: the memory
+keeps it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ VALUE_BITS_MAX = 32
 
 
 def exponent_of(message: Sparse, finite: bool) -> int:
-    """The smallest E with all magnitudes below 2^E; `finite` is of the vector that was compressed."""
+    """The smallest E with all magnitudes below 2^E; NOTHING for zeros; NOT_FINITE if a value, or the vector before
+    compression (`finite` False), is not finite."""
     if not finite or not is_finite(message.values):
         return NOT_FINITE
     largest = float(np.abs(message.values).max(initial=0))
@@ -48,9 +49,9 @@ class Places:
     turn: Turn
     by_worker: list[Indices]
     exponent: int
-    """The largest of all workers."""
+    """The largest exponent of all workers."""
     bits: int = VALUE_BITS_MAX
-    """Of a value on the wire: 8, 16 or 32; the same for all segments."""
+    """Bits of a value on the wire: 8, 16 or 32, the same for all segments."""
 
     @property
     def travels(self) -> bool:
@@ -58,20 +59,20 @@ class Places:
         return self.exponent not in (NOTHING, NOT_FINITE)
 
     def without_values(self) -> Vector | Sparse:
-        """The mean if no values travel."""
+        """The mean if no values travel: NaN if a worker's vector is not finite, else zero."""
         if self.exponent == NOT_FINITE:
             return np.full(self.turn.size, np.nan, self.turn.dtype)
         return _nothing(self.turn)
 
     def shift(self) -> int:
-        """The scale is two to this power."""
+        """Base-2 logarithm of the scale."""
         return packing.limit(self.bits, self.turn.workers).bit_length() - 1 - self.exponent
 
     def integers(self, values: Vector) -> Int32Array:
         return np.rint(np.ldexp(values.astype(np.float64), self.shift())).astype(np.int32)
 
     def values(self, integers: Int32Array, divisor: int = 1) -> Vector:
-        """The inverse of `integers`, divided by the divisor."""
+        """The inverse of `integers`, divided by `divisor`."""
         return (np.ldexp(integers.astype(np.float64), -self.shift()) / divisor).astype(self.turn.dtype)
 
 
@@ -113,7 +114,7 @@ def _totals(
     integers: Sequence[Sequence[Int32Array]],
     aggregator: Aggregator,
 ) -> list[tuple[Indices, Int32Array]]:
-    """By segment the union, and the sums in its order."""
+    """The union of indices and the sums in its order, by segment."""
     counts = [sum(len(place.by_worker[worker]) for place in places) for worker in range(aggregator.workers)]
     if not any(counts):
         return [(np.zeros(0, np.int64), np.zeros(0, np.int32)) for _ in places]
