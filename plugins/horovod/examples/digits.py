@@ -1,4 +1,4 @@
-"""Handwritten digits, the way that Horovod's own MNIST example is written: only the import is another.
+"""Trains a model of handwritten digits. The program is Horovod's own MNIST example with another import.
 
     wiresum switch &
     WIRESUM_SWITCH=127.0.0.1:43487 torchrun --nproc-per-node 4 plugins/horovod/examples/digits.py
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 def datasets() -> tuple[TensorDataset, TensorDataset]:
-    """For training and for testing; the same at all ranks."""
+    """The images for training and for testing, the same at all ranks."""
     pixels, labels = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16.0
     targets = torch.tensor(labels)
@@ -58,7 +58,7 @@ def train_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, loader: Batc
 
 
 def accuracy_of(model: nn.Module, loader: Batches) -> torch.Tensor:
-    """Of this rank's test images."""
+    """The accuracy on this rank's test images."""
     model.eval()
     with torch.no_grad():
         hits = [(model(images).argmax(1) == targets) for images, targets in loader]

@@ -32,7 +32,7 @@ def algorithms(log: str) -> Counter[str]:
 
 
 def verdict(log: str) -> str:
-    """Empty if the switch has made the sums; else why it has not."""
+    """The reason why the switch has not made the sums; empty if the switch has made them."""
     if failed := re.search(r"NCCL WARN (.*)", log):
         return failed.group(1)
     if "via COLLNET/Wiresum" not in log:
@@ -47,7 +47,7 @@ def sum_as_one_rank() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for dtype in DTYPES:
         for elements in ELEMENTS:
-            # Small numbers, of which every type has the exact sum.
+            # The numbers are so small that every type has the exact sum.
             pattern = torch.arange(elements, device="cuda").remainder(7)
             expected = pattern.mul(ranks).add(ranks * (ranks - 1) // 2).to(dtype)
             times = []

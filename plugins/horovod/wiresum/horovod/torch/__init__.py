@@ -7,8 +7,8 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Gradients are summed by the switch that WIRESUM_SWITCH names; what it cannot do (all-to-all, long minima ...) goes
-through Gloo. Ranks are launched by torchrun, mpirun or srun.
+The switch that WIRESUM_SWITCH names sums gradients; Gloo runs what a switch cannot do (all-to-all and long minima, for
+instance). torchrun, mpirun or srun launches the ranks.
 """
 # ruff: noqa: I001 (`import X as X` re-exports a name; sorting would give each a statement of its own)
 
@@ -82,8 +82,8 @@ from wiresum.horovod.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Meets the other ranks and joins the switch; does nothing the second time. All ranks call it.
 
-    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that names missing or wrong variables, and
-    what `init_process_group("wiresum")` raises.
+    `process_sets` are added as by `add_process_set`. Raises a `ValueError` that names missing or wrong environment
+    variables, and the errors of `init_process_group("wiresum")`.
     """
     if comm is not None and list(comm) != []:
         raise NotImplementedError(
@@ -105,7 +105,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Among the ranks of this host."""
+    """This process's rank among the ranks of its host."""
     return runtime.current().place.local_rank
 
 
@@ -114,7 +114,7 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Among the ranks that have this local rank on their hosts."""
+    """This process's rank among the ranks with the same local rank on all hosts."""
     return runtime.current().place.cross_rank
 
 
@@ -128,14 +128,14 @@ def is_homogeneous() -> bool:
 
 
 def stats(process_set: ProcessSet = global_process_set) -> Any:
-    """Counters of network and Gloo, a `wiresum.torch.GroupStats`. Not in Horovod."""
+    """Counters of network and Gloo, a `wiresum.torch.GroupStats`. Horovod has no such function."""
     from wiresum.torch.backend import stats_of
 
     return stats_of(runtime.current().coordinator(process_set.process_set_id).group)
 
 
 def mpi_built() -> bool:
-    """Horovod has a function for each library that it may be built with."""
+    """False: Horovod has a function for each library that it may be built with, and only Gloo is in use here."""
     return False
 
 
@@ -143,7 +143,7 @@ mpi_enabled = mpi_threads_supported = nccl_built = ddl_built = ccl_built = cuda_
 
 
 def gloo_built() -> bool:
-    """Gloo runs what the network cannot."""
+    """True: Gloo runs the collectives that the network cannot."""
     return True
 
 

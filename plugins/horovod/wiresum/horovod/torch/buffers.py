@@ -1,4 +1,4 @@
-"""The host memory in which collectives read and write, and the way there and back for tensors on other devices."""
+"""The host memory in which collectives read and write, and copies to and from it for tensors on other devices."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from wiresum.torch.plan import require_memory
 
 
 def host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """In new memory of the host, without gaps."""
+    """A contiguous copy of the tensor in new host memory."""
     require_memory([tensor])
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def copy_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Brings a result to its tensor, if it is not in the tensor's own memory."""
+    """Copies a result to its tensor, unless `buffer` is the tensor's own memory."""
     if not tensor.is_cpu or buffer.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(buffer)
 
 
 def reduction_buffers(tensors: Sequence[torch.Tensor], in_place: bool, prescale: float) -> list[torch.Tensor]:
-    """The memory in which values are reduced: the tensors themselves, if that is asked for and possible."""
+    """The host memory in which values are reduced: the tensor's own with `in_place`, if possible, else a copy.
+
+    Copies are multiplied by `prescale`. ValueError if a tensor is sparse, or `tensors` is empty.
+    """
     require_memory(tensors)
     buffers = []
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""How tensors travel: `Compression.none` and `Compression.fp16`."""
+"""Encodings of tensors on the network: `Compression.none` and `Compression.fp16`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Compressor:
-    """Changes nothing. Subclasses change what travels: `decompress` gets the second value that `compress` returned."""
+    """Sends tensors unchanged. Subclasses encode them: `decompress` gets the second value that `compress` returned."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -20,7 +20,7 @@ class Compressor:
 
 
 class FP16Compressor(Compressor):
-    """Floats of any size travel as 16 bits."""
+    """Sends floating-point tensors as float16."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:

@@ -1,12 +1,12 @@
 """The thread that negotiates for one process set and starts the collectives that all ranks agree on.
 
 A cycle starts as soon as this rank has a new request, and waits for the cycles of the other ranks. A rank without
-requests starts one every `IDLE_S`, so that all learn of a rank that leaves and of the ranks that others wait for. A
-rank that waits for requests of others pauses between cycles, a little longer each time. One that has joined does not:
-the others' pauses are enough.
+requests starts a cycle every `IDLE_S`, so that all ranks learn of a rank that leaves and of the ranks that others wait
+for. A rank that waits for requests of others pauses between cycles, a little longer each time. A rank that has joined
+does not pause: the pauses of the others are enough.
 
-So an idle job costs a packet a second, and a collective waits one round trip before it starts. Horovod's own thread
-runs a cycle every millisecond even when idle, which would cost too much in Python.
+An idle job therefore costs a packet a second, and a collective waits one round trip before it starts. Horovod's own
+thread runs a cycle every millisecond even when idle, which would cost too much in Python.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ log = logging.getLogger("wiresum")
 IDLE_S = 1.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.016
 LEAVE_TIMEOUT_S = 30.0
-"""How long a rank that leaves waits for the next cycle of the others, which start one every IDLE_S."""
+"""How long a leaving rank waits for the next cycle of the other ranks, which start a cycle every IDLE_S."""
 
 _JOIN = ""
-"""The name of a join, in handles and responses; no other request has it."""
+"""The name of a join in handles and responses; no other request has this name."""
 
 
 class Coordinator:
-    """`group` is the set's process group. Nobody else uses it."""
+    """Negotiates and starts the collectives of one process set. Only the coordinator uses `group`, the set's process
+    group."""
 
     def __init__(self, group: dist.ProcessGroup, settings: Settings, *, name: str) -> None:
         self.group = group
@@ -57,7 +58,7 @@ class Coordinator:
         self._thread.start()
 
     def next_name(self) -> str:
-        """For a call without a name: the same at all ranks if they call in the same order."""
+        """A name for a call without a name; ranks that call in the same order get the same names."""
         with self._changed:
             self._unnamed += 1
             return f"noname.{self._unnamed}"
@@ -80,7 +81,7 @@ class Coordinator:
         return handle
 
     def close(self) -> None:
-        """Tells the others and leaves, after the collectives that have started. Other requests fail at all ranks."""
+        """Leaves after the collectives that have started, and tells the others. Pending requests fail at all ranks."""
         with self._changed:
             self._news = True
             self._negotiation.leave()
@@ -92,7 +93,7 @@ class Coordinator:
         self._thread.join(LEAVE_TIMEOUT_S)
 
     def forget_after_fork(self) -> None:
-        """In a forked child, which has no coordinator thread: collectives are refused, and the parent's go on."""
+        """Refuses collectives in a forked child, which has no coordinator thread. The parent's collectives go on."""
         self._ended = (
             "this process was forked from a rank and is none itself: start processes with 'spawn', or use collectives "
             "in the parent only"
@@ -116,7 +117,7 @@ class Coordinator:
         except Exception as error:
             log.debug("wiresum: the negotiation of process set %s ends", self._name, exc_info=True)
             self._end(str(error))
-            self.group.abort()  # else the others would wait for this rank
+            self.group.abort()  # otherwise the other ranks would wait for this one
 
     def _await_turn(self) -> None:
         with self._changed:

@@ -1,4 +1,4 @@
-"""Horovod's elastic training: refused, since jobs at the switch have a fixed number of workers."""
+"""Refuses Horovod's elastic training, since jobs at the switch have a fixed number of workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Starts agreed requests as collectives of a process group of the wiresum backend.
 
-The group takes a list of tensors as one collective and works in the tensors' memory: so small tensors are fused without
-being copied into a buffer. What the network cannot do, the group passes on to Gloo.
+The group takes a list of tensors as one collective and works in the tensors' memory, so small tensors are fused without
+a copy into a buffer. The group passes collectives that the network cannot run on to Gloo.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ OPERATORS = {
     Op.PRODUCT: dist.ReduceOp.PRODUCT,
 }
 REDUCED_AS = {torch.int16: torch.int32}
-"""Types that neither the network nor Gloo reduces, and a wider type for each."""
+"""The wider type in which values are reduced, for each type that neither the network nor Gloo reduces."""
 
 Agreed = tuple[Response, Handle | None]
-"""A response, and this rank's handle; None if this rank has joined."""
+"""A response, and this rank's handle, which is None if this rank has joined."""
 
 
 class Execution:
-    """The collectives of one process set; `fusion_bytes_max` is the limit of one collective."""
+    """Runs the collectives of one process set; `fusion_bytes_max` limits the bytes that are fused into one."""
 
     def __init__(self, group: Any, *, fusion_bytes_max: int) -> None:
         self._group = group
@@ -65,7 +65,7 @@ class Execution:
         return [part.numpy().tobytes() for part in gathered.split(list(sizes))]
 
     def launch(self, agreed: Sequence[Agreed]) -> list[dist.Work]:
-        """Starts all that is agreed on, in the same order at all ranks. Returns the works."""
+        """Starts all agreed requests, in the same order at all ranks. Returns the works."""
         works: list[dist.Work] = []
         for bucket in self._fused([pair for pair in agreed if pair[0].kind is RequestType.ALLREDUCE]):
             works += self._allreduce(bucket)
@@ -85,7 +85,8 @@ class Execution:
         return works
 
     def _fused(self, agreed: Sequence[Agreed]) -> Iterator[list[Agreed]]:
-        """Neighbours with one operator that the network carries, up to the limit; others alone."""
+        """Groups of consecutive all-reduces to fuse: they have the same operator and types that the network sums, and
+        stay within the limit. Any other all-reduce is a group of its own."""
         bucket: list[Agreed] = []
         bytes_so_far = 0
         for pair in agreed:
@@ -185,12 +186,12 @@ class Execution:
 
 
 def scattered(rows: int, size: int) -> list[int]:
-    """Rows in parts that are as equal as possible; the first ones get one more."""
+    """The numbers of rows in `size` parts that are as equal as possible; the first parts get one more."""
     return [rows // size + (rank < rows % size) for rank in range(size)]
 
 
 def scale(tensor: torch.Tensor, factor: float) -> None:
-    """Multiplies in place; integers are truncated."""
+    """Multiplies a tensor in place; integers are truncated."""
     if factor == 1.0:
         return
     exact = tensor.is_floating_point() or tensor.is_complex()
@@ -223,6 +224,6 @@ def _options(kind: Any, op: Op) -> Any:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the same memory: Gloo does not copy every type."""
+    """A view of the tensor's memory as bytes, since Gloo does not copy every type."""
     assert tensor.is_contiguous(), "buffers are made contiguous"
     return tensor.reshape(-1).view(torch.uint8)

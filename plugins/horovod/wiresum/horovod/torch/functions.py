@@ -1,4 +1,4 @@
-"""Parameters, optimizer states and objects, from one rank to all."""
+"""Broadcasts of parameters, optimizer states and objects, and an all-gather of objects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives all ranks the root's optimizer state and options, whatever they have.
+    """Replaces the optimizer state and options of all ranks by the root's.
 
     The state travels as a whole. Horovod first takes a step with zero gradients, for which it needs `model`, which is
     ignored here. Raises a `ValueError` for L-BFGS.
@@ -59,8 +59,8 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     is_root = runtime.current().place.rank == root_rank
-    # In host memory, since the root's device may be another rank's, or not be there. Loading copies it to the device of
-    # each parameter.
+    # The state travels in host memory, since other ranks may lack the root's device, or use it otherwise. Loading
+    # copies it to the device of each parameter.
     state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict()) if is_root else None
     state = broadcast_object(state, root_rank, name="optimizer_state", process_set=process_set)
     if not is_root:
@@ -70,9 +70,9 @@ def broadcast_optimizer_state(
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object, which may be anything that cloudpickle takes.
+    """Returns the root's object, of any type that cloudpickle takes.
 
-    It is unpickled only if a member of the job has sent it (objects.py); else a `HorovodInternalError` is raised.
+    The object is unpickled only if a member of the job has sent it (objects.py); else raises a `HorovodInternalError`.
     """
     place, members = runtime.current().place, process_set_members(process_set)
     require_root("broadcast_object", root_rank, members)
@@ -90,8 +90,8 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, in order of ranks. As for `broadcast_object`, they are unpickled only if members of the job
-    have sent them all."""
+    """Returns every rank's object, in order of ranks. The objects are unpickled only if members of the job have sent
+    them all; else raises a `HorovodInternalError`."""
     body = objects.pickled(obj)
     name = name or UNNAMED
     sizes, nonces = _announce(objects.TAG_BYTES + len(body), name, process_set)
@@ -105,17 +105,17 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def gather_bytes(message: bytes, name: str, process_set: ProcessSet) -> list[bytes]:
-    """Every rank's message, in order of ranks; all have the same length."""
+    """Returns every rank's message, in order of ranks; all messages have the same length."""
     return [_as_bytes(row) for row in allgather(_as_tensor(message).reshape(1, -1), name, process_set)]
 
 
 def _announce(size: int, name: str, process_set: ProcessSet) -> tuple[list[int], list[bytes]]:
-    """Tells the other ranks how long this one's message is. Returns all ranks' lengths, and a number that each has
-    drawn for this call."""
+    """Tells the other ranks the length of this rank's message. Returns all ranks' lengths, and a number that each rank
+    has drawn for this call."""
     nonce = objects.draw_nonce()
     said = gather_bytes(size.to_bytes(_SIZE_BYTES, "big") + nonce, f"{name}.size", process_set)
     nonces = [row[_SIZE_BYTES:] for row in said]
-    nonces[_own_position(process_set)] = nonce  # whatever came back
+    nonces[_own_position(process_set)] = nonce  # not what came back, which an attacker may have changed
     return [int.from_bytes(row[:_SIZE_BYTES], "big") for row in said], nonces
 
 

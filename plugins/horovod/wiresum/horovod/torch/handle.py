@@ -1,4 +1,4 @@
-"""What an asynchronous call returns; `poll` and `synchronize` take it."""
+"""The handle that an asynchronous call returns, for `poll` and `synchronize`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HorovodInternalError(RuntimeError):
 
 
 class Handle:
-    """A collective that this rank has requested. `buffers` are its tensors, and get results of the same shape.
+    """A collective that this rank has requested. `buffers` are its tensors, which results of the same shape overwrite.
 
     `complete` turns the collective's result into the caller's, once, in the thread that waits first.
     """
@@ -38,7 +38,7 @@ class Handle:
         self._error: str | None = None
 
     def launch(self, works: Sequence[dist.Work], result: object = None) -> None:
-        """The collective has started, as `works`; `result` is complete when they have ended."""
+        """Called when the collective has started, as `works`; `result` is complete when all works have ended."""
         self._works, self._result = works, result
         self._launched.set()
 

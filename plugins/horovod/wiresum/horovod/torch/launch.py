@@ -1,4 +1,4 @@
-"""This process's rank, from its launcher's environment, and the store through which the ranks meet."""
+"""This process's rank, by its launcher's environment variables, and the store through which the ranks meet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 MEETING_TIMEOUT = timedelta(minutes=5)
-"""How long to wait for all ranks."""
+"""How long the store waits for all ranks."""
 
 
 class _Launcher(NamedTuple):
@@ -39,12 +39,12 @@ _LAUNCHERS = (
     # SLURM_STEP_NUM_TASKS is only set by srun: a batch script has SLURM_NTASKS, too, and is one process.
     _Launcher("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
-"""The first one whose rank and size are set counts."""
+"""Environment variables of each launcher; the first launcher whose rank and size are set counts."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the launcher says; -1 where it does not."""
+    """Rank and size by the launcher; local rank and size are -1 if the launcher does not set them."""
 
     launcher: str
     rank: int
@@ -54,7 +54,8 @@ class Launch:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Launch:
-        """Without a launcher, one process. Raises a `ValueError` that names the variables."""
+        """Reads the launcher's variables; without a launcher, this is the only process. Raises a `ValueError` that
+        names wrong variables."""
         for launcher in _LAUNCHERS:
             if environ.get(launcher.rank, "") and environ.get(launcher.size, ""):
                 launch = cls(
@@ -72,7 +73,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class RankLayout:
-    """This process among all ranks, among those of its host, and among those with its local rank on all hosts."""
+    """This process's position among all ranks, among the ranks of its host (`local`), and among the ranks with the same
+    local rank on all hosts (`cross`)."""
 
     rank: int
     size: int
@@ -85,7 +87,10 @@ class RankLayout:
 
 
 def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> Store:
-    """The default process group's store, if there is one; else the one at MASTER_ADDR and MASTER_PORT."""
+    """The store of PyTorch's default process group, if that exists; else the store at MASTER_ADDR and MASTER_PORT.
+
+    ValueError if these variables are missing, or if rank and size differ from those of torch.distributed.
+    """
     if dist.is_initialized():
         if (dist.get_rank(), dist.get_world_size()) != (launch.rank, launch.size):
             raise ValueError(
@@ -109,7 +114,7 @@ def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> St
 
 
 def find_place(launch: Launch, store: Store) -> RankLayout:
-    """Finds out which ranks are on which host. All ranks call it."""
+    """Finds out which ranks are on which host. All ranks call this function."""
     store.set(f"host/{launch.rank}", f"{launch.local_rank} {launch.local_size} {socket.gethostname()}")
     said = [store.get(f"host/{rank}").decode().split(" ", 2) for rank in range(launch.size)]
     hosts = [host for _, _, host in said]
@@ -118,7 +123,7 @@ def find_place(launch: Launch, store: Store) -> RankLayout:
         for rank, (local_rank, _, host) in enumerate(said)
     ]
     local_sizes = [int(size) if int(size) > 0 else hosts.count(host) for _, size, host in said]
-    # By local ranks, not by hosts: a launcher may treat two containers on one host as two nodes.
+    # Local ranks decide, not hosts: a launcher may treat two containers on one host as two nodes.
     cross = [rank for rank in range(launch.size) if local_ranks[rank] == local_ranks[launch.rank]]
     return RankLayout(
         rank=launch.rank,

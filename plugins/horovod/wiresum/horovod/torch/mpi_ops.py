@@ -1,8 +1,8 @@
-"""The collectives, under Horovod's names: blocking, `_async`, in place (`_`), and of groups of tensors.
+"""The collectives under Horovod's names: blocking, `_async`, in place (`_`), and `grouped_` for several tensors.
 
 Ranks match calls by name, and may make them in any order, from any thread. Calls without a name are matched in the
-order of the calls. An asynchronous call returns a `Handle`. Any layout will do. A tensor on a GPU or another device is
-copied to host memory when it is given, and the result to its device by the thread that waits for it first.
+order of the calls. An asynchronous call returns a `Handle`. Tensors may have any memory layout. The call copies a
+tensor on a GPU or another device to host memory; the thread that first waits for the result copies it to the device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Min, Max, Product = Op.MIN, Op.MAX, Op.PRODUCT
 
 _Tensors: TypeAlias = Sequence[torch.Tensor]
 _OneOrMore: TypeAlias = torch.Tensor | _Tensors
-"""A tensor, which gives a tensor; or a group of tensors, which gives a list."""
+"""A tensor, for which the result is a tensor; or a group of tensors, for which the result is a list."""
 _Collective: TypeAlias = Callable[[_Tensors], _Tensors]
 _Compressor: TypeAlias = type[Compressor]
 
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 def _signed_as(model: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """For a function with `model`'s parameters: documentation and type checkers see them."""
+    """Decorates a function with the parameters of `model`, for documentation and type checkers."""
 
     def signed(function: Callable[..., R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -66,7 +66,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """The sum, mean (the default), minimum, maximum or product over all ranks, in a new tensor.
+    """Starts the sum, mean (the default), minimum, maximum or product over all ranks, in a new tensor.
 
     `prescale_factor` multiplies each rank's values, `postscale_factor` the result. `average` is the older way to say
     `op`. Raises a `HorovodInternalError` for Adasum.
@@ -76,7 +76,7 @@ def allreduce_async(
 
 @_signed_as(allreduce_async)
 def allreduce_async_(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Handle:
-    """As `allreduce_async`, in place."""
+    """The in-place form of `allreduce_async`."""
     return _reduce_async(tensor, True, *arguments, **options)
 
 
@@ -89,13 +89,13 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As `allreduce_async`, of tensors that become ready together. The result is a list."""
+    """Runs `allreduce_async` on tensors that become ready together. The result is a list."""
     return _reduce_async(tensors, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 @_signed_as(grouped_allreduce_async)
 def grouped_allreduce_async_(tensors: _Tensors, *arguments: Any, **options: Any) -> Handle:
-    """As `grouped_allreduce_async`, in place."""
+    """The in-place form of `grouped_allreduce_async`."""
     return _reduce_async(tensors, True, *arguments, **options)
 
 
@@ -109,7 +109,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """As `allreduce_async`, waits for the result. Gradients flow through it."""
+    """Calls `allreduce_async` and waits for the result, through which gradients flow."""
     (result,) = grouped_allreduce(
         [tensor], average, name, compression, op, prescale_factor, postscale_factor, process_set
     )
@@ -126,7 +126,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """As `grouped_allreduce_async`, waits for the result. Gradients flow through it."""
+    """Calls `grouped_allreduce_async` and waits for the result, through which gradients flow."""
     op = _operator(op, average)
 
     def reduce(values: _Tensors, name: str | None = None) -> _Tensors:
@@ -139,14 +139,14 @@ def grouped_allreduce(
 
 @_signed_as(allreduce_async_)
 def allreduce_(*arguments: Any, **options: Any) -> torch.Tensor:
-    """As `allreduce_async_`, waits for the result."""
+    """Calls `allreduce_async_` and waits for the result."""
     result: torch.Tensor = synchronize(allreduce_async_(*arguments, **options))
     return result
 
 
 @_signed_as(grouped_allreduce_async_)
 def grouped_allreduce_(*arguments: Any, **options: Any) -> list[torch.Tensor]:
-    """As `grouped_allreduce_async_`, waits for the result."""
+    """Calls `grouped_allreduce_async_` and waits for the result."""
     results: list[torch.Tensor] = synchronize(grouped_allreduce_async_(*arguments, **options))
     return results
 
@@ -154,7 +154,7 @@ def grouped_allreduce_(*arguments: Any, **options: Any) -> list[torch.Tensor]:
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: Op | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """The sum or mean of sparse tensors, of one shape and any indices. Returns a function that waits for the result.
+    """Starts the sum or mean of sparse tensors of one shape. Returns a function that waits for the result.
 
     Unlike in Horovod, the result has each index once: the ranks agree on the union of their indices, and the network
     adds the values.
@@ -185,21 +185,21 @@ def sparse_allreduce_async(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """The ranks' tensors one after the other. Shapes may differ in the first dimension."""
+    """Starts the concatenation of the ranks' tensors, whose shapes may differ in the first dimension."""
     return _gather_async(tensor, name, process_set)
 
 
 def grouped_allgather_async(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """As `allgather_async`, of tensors that become ready together. The result is a list."""
+    """Runs `allgather_async` on tensors that become ready together. The result is a list."""
     return _gather_async(tensors, name, process_set)
 
 
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As `allgather_async`, waits for the result. Gradients flow through it."""
+    """Calls `allgather_async` and waits for the result, through which gradients flow."""
     (result,) = grouped_allgather([tensor], name, process_set)
     return result
 
@@ -207,7 +207,7 @@ def allgather(
 def grouped_allgather(
     tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """As `grouped_allgather_async`, waits for the result. Gradients flow through it."""
+    """Calls `grouped_allgather_async` and waits for the result, through which gradients flow."""
     shapes = [tensor.shape for tensor in tensors]
 
     def gather(values: _Tensors) -> _Tensors:
@@ -230,7 +230,7 @@ def grouped_allgather(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """The root's tensor, in a new one. `root_rank` is a global rank, also in a process set."""
+    """Starts a broadcast of the root's tensor into a new one. `root_rank` is a global rank, also in a process set."""
     require_memory([tensor])
     copy = tensor.detach().clone(memory_format=torch.contiguous_format)
     return broadcast_async_(copy, root_rank, name, process_set)
@@ -239,7 +239,7 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """As `broadcast_async`, in place."""
+    """The in-place form of `broadcast_async`."""
     members = process_set_members(process_set)
     require_root("broadcast", root_rank, members)
     root = members.index(root_rank)
@@ -256,7 +256,7 @@ def broadcast_async_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As `broadcast_async`, waits for the result. Gradients flow to the root."""
+    """Calls `broadcast_async` and waits for the result. Gradients flow to the root."""
 
     def gradients_of(gradients: _Tensors) -> _Tensors:
         reduced = allreduce(gradients[0], op=Average, process_set=process_set)
@@ -270,7 +270,7 @@ def broadcast(
 
 @_signed_as(broadcast_async_)
 def broadcast_(*arguments: Any, **options: Any) -> torch.Tensor:
-    """As `broadcast_async_`, waits for the result."""
+    """Calls `broadcast_async_` and waits for the result."""
     result: torch.Tensor = synchronize(broadcast_async_(*arguments, **options))
     return result
 
@@ -284,9 +284,9 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Sends rows of each rank's tensor to each rank: `splits[k]` to rank k, or equally many if it is None.
+    """Starts to send rows of each rank's tensor to each rank: `splits[k]` rows to rank k, or equally many if None.
 
-    The result is the received rows, in order of ranks, and how many came from each.
+    The result is the received rows, in order of ranks, and how many came from each rank.
     """
     buffer = host_copy(tensor)
     mine = _splits(splits, _rows("all-to-all", [buffer]), _coordinator(process_set).group.size())
@@ -304,7 +304,8 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """As `alltoall_async`, waits; without `splits`, the result is the tensor alone. Gradients flow through it."""
+    """Calls `alltoall_async` and waits for the result, through which gradients flow. Without `splits`, the result is
+    the received rows alone."""
     received = torch.empty(0)
 
     def exchange(values: _Tensors) -> _Tensors:
@@ -330,7 +331,8 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """This rank's rows of the sum or mean. If rows do not divide by ranks, the first ranks get one more."""
+    """Starts the sum or mean of which each rank gets some rows. If they cannot be shared equally, the first ranks get
+    one more."""
     return _scatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
 
 
@@ -342,7 +344,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """As `reducescatter_async`, of tensors that become ready together. The result is a list."""
+    """Runs `reducescatter_async` on tensors that become ready together. The result is a list."""
     return _scatter_async(tensors, name, op, process_set, prescale_factor, postscale_factor)
 
 
@@ -355,7 +357,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """As `reducescatter_async`, waits for the result. Gradients flow through it."""
+    """Calls `reducescatter_async` and waits for the result, through which gradients flow."""
     (result,) = grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)
     return result
 
@@ -369,7 +371,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """As `grouped_reducescatter_async`, waits for the result. Gradients flow through it."""
+    """Calls `grouped_reducescatter_async` and waits for the result, through which gradients flow."""
     factor = prescale_factor * postscale_factor
     if op is Sum:
         factor *= _coordinator(process_set).group.size()
@@ -389,17 +391,18 @@ def grouped_reducescatter(
 
 
 def poll(handle: Handle) -> bool:
-    """Would `synchronize` return at once?"""
+    """Whether `synchronize` would return at once."""
     return handle.done()
 
 
 def synchronize(handle: Handle) -> Any:
-    """Waits for the result. Raises a `HorovodInternalError` that says why there is none."""
+    """Waits for the result and returns it. Raises a `HorovodInternalError` if the collective failed."""
     return handle.wait()
 
 
 def join(device: int = -1) -> int:
-    """For a rank that has no more data: adds zeros to the all-reduces of the others until all have joined.
+    """Takes part, with zeros, in the all-reduces of the other ranks until all have joined. A rank without more data
+    calls it.
 
     Earlier calls of this rank are done first. Returns the rank that was the last to join. `device` is ignored.
     """
@@ -408,7 +411,7 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns when all ranks have called it."""
+    """Returns when all ranks of the set have called this function."""
     synchronize(_start(RequestType.BARRIER, None, [], process_set, lambda _: None))
 
 
@@ -429,7 +432,7 @@ class _Differentiable(torch.autograd.Function):
 def _differentiable(
     run: _Collective, gradients_of: _Collective, tensors: _Tensors, compression: _Compressor = Compression.none
 ) -> list[torch.Tensor]:
-    """Runs a collective; `gradients_of` makes its inputs' gradients of its results'."""
+    """Runs a collective; `gradients_of` computes the gradients of its inputs from the gradients of its results."""
     require_memory(tensors)
     compressed = [compression.compress(tensor) for tensor in tensors]
     results = _Differentiable.apply(  # type: ignore[no-untyped-call]
@@ -479,7 +482,7 @@ def _scatter_async(
     def complete(parts: list[torch.Tensor]) -> object:
         for part in parts:
             scale(part, postscale)
-        # Copies, since a part may be a view of the whole.
+        # `to` copies, since a part may be a view of the whole.
         pairs = zip(parts, tensors, strict=True)
         return _like(given, [part.to(tensor.device, tensor.dtype, copy=True) for part, tensor in pairs])
 
@@ -520,12 +523,13 @@ def _start(
 
 
 def process_set_members(process_set: ProcessSet) -> tuple[int, ...]:
-    """Its ranks, in order. A set that was not added has those of all ranks, and is refused when a call starts."""
+    """The ranks of a process set, in order. A set that was not added counts as all ranks: the call is refused when it
+    starts."""
     return runtime.current().sets.get(process_set.process_set_id or 0, ())
 
 
 def require_root(what: str, root_rank: int, members: Sequence[int]) -> None:
-    """Raises a `ValueError` if the root is not one of them."""
+    """Raises a `ValueError` if the root is not one of the members."""
     if root_rank not in members:
         raise ValueError(f"{what} received invalid root rank {root_rank}: the process set has ranks {list(members)}")
 
@@ -556,7 +560,7 @@ def _operator(op: Op | None, average: bool | None) -> Op:
 
 
 def _rows(what: str, tensors: _Tensors) -> int:
-    """The first dimension of the first tensor; all must have one."""
+    """The first dimension of the first tensor. ValueError if a tensor has none, or there is no tensor."""
     if not tensors:
         raise ValueError("a group of tensors has at least one")
     if any(tensor.dim() == 0 for tensor in tensors):

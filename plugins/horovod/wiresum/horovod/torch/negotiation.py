@@ -1,8 +1,8 @@
-"""Decides which collectives are ready, and in which order: sans-IO.
+"""Decides which collectives are ready, and in which order. This module does no IO.
 
 Ranks call collectives from hooks of a backward pass and from several threads, in orders that differ. The network needs
-one order. So ranks negotiate, in *cycles*. A cycle is a small all-reduce of int32 words (`begin_cycle` writes them,
-`end_cycle` reads their sum), and sometimes an all-gather of messages:
+one order, which the ranks negotiate in *cycles*. A cycle is a small all-reduce of int32 words (`begin_cycle` writes
+them, `read_words` reads their sum), and sometimes an all-gather of messages (`end_cycle` reads them):
 
     words     [status of rank 0] ... [status of rank n-1] [count of entry 0] [count of entry 1] ...
     status    bytes of the rank's message in this cycle, * 4; + 1 if it has joined; + 2 if it is leaving
@@ -12,14 +12,14 @@ one order. So ranks negotiate, in *cycles*. A cycle is a small all-reduce of int
 There is no coordinating rank: all read the same sums and messages, and keep the same two tables by the same rules. The
 *table* has requests that only some ranks have described; the *cache* has those that all ranks have described before. A
 request is ready when all ranks want it, except those that have joined. When a rank describes a request again, all ranks
-drop its entry of the cache. It does so if the request has changed, or if it has waited so long that users should hear
-which ranks are missing, which counts do not tell.
+drop its entry of the cache. A rank describes a cached request again if the request has changed, or if it has waited so
+long that users should hear which ranks are missing, which counts do not tell.
 
-A name belongs to one kind of call at a time: if every rank has called something under a name, and no kind has been
-called by all, nothing under this name can become ready, and all of it fails. Entries of the cache that are part of such
-a conflict are dropped first, so that the table has who called what.
+A name belongs to one kind of call at a time: if every rank has called something under a name, but no kind was called by
+all ranks, no request under this name can become ready, and all of them fail. Entries of the cache that are part of such
+a conflict are dropped first, so that the table says which rank called what.
 
-So a tensor that each training step sums costs one word of one packet after its first time.
+After the first step, a tensor that each training step sums costs one word of one packet.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from wiresum.horovod.torch.request import (
 _JOINED, _LEAVING = 1, 2
 _FLAG_BITS = 2
 MESSAGE_BYTES_MAX = (1 << (31 - _FLAG_BITS)) - 1
-"""The largest size that a status word can hold."""
+"""The largest message size, in bytes, that a status word can hold."""
 CACHE_ENTRIES_MAX = 4096
-"""A full cache is emptied. Each entry costs a word of each cycle."""
+"""Capacity of the cache, which is emptied when it is full. Each entry costs a word of each cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +56,27 @@ class Response:
     name: str
     kind: RequestType
     requests: Sequence[Request | None]
-    """Each rank's; None for a rank that has joined."""
+    """The request of each rank; None for a rank that has joined."""
     error: str | None = None
     number: int = 0
-    """A new process set's id, or the rank that was the last to join."""
+    """The id of a new process set, or the rank that was the last to join; else 0."""
 
     @property
     def request(self) -> Request:
-        """Any rank's, for the fields that are the same at all ranks."""
+        """The request of any rank, for the fields that are the same at all ranks."""
         return next(request for request in self.requests if request is not None)
 
 
 @dataclass(slots=True)
 class Cycle:
-    """The meaning of the sum of a cycle's words."""
+    """The decoded sum of a cycle's words."""
 
     message_bytes: list[int]
     joined: list[bool]
     leaving: list[int]
     ready: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
-    """Entries of the cache that some ranks want and others do not."""
+    """Indices of cache entries that some ranks want and others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,13 @@ class DuplicateNameError(ValueError):
 
 
 class Negotiation:
-    """One rank's part. `rank` and `size` are those within the process set."""
+    """One rank's part in the negotiation. `rank` and `size` are counted within the process set."""
 
     def __init__(self, rank: int, size: int, *, cache_entries_max: int = CACHE_ENTRIES_MAX) -> None:
         self._rank = rank
         self._size = size
         self._pending: dict[str, Request] = {}
-        """This rank's requests that are not done."""
+        """This rank's unfinished requests, by name."""
         self._wanted_since: dict[str, float] = {}
         self._fresh: list[str] = []
         self._undescribed: list[str] = []
@@ -127,11 +127,11 @@ class Negotiation:
         self._fresh.append(request.name)
 
     def join(self) -> None:
-        """Once its pending requests are done, this rank takes part in all requests of the others."""
+        """Makes this rank take part in all requests of the others as soon as its pending requests are done."""
         self._joining = True
 
     def leave(self) -> None:
-        """The next cycle is this rank's last, and tells the others so."""
+        """Makes the next cycle this rank's last, and announces that to the other ranks."""
         self._leaving = True
 
     @property
@@ -145,7 +145,7 @@ class Negotiation:
     # Cycles.
 
     def begin_cycle(self, now: float, describe_after_s: float) -> tuple[list[int], bytes]:
-        """This rank's words and message, which describes new requests and those older than `describe_after_s`."""
+        """This rank's words and message, which describes new requests and requests older than `describe_after_s`."""
         for name in self._fresh:
             self._wanted_since[name] = now
             index = self._index.get(name)
@@ -170,7 +170,7 @@ class Negotiation:
         return words, message
 
     def read_words(self, words: Sequence[int]) -> Cycle:
-        """`words` are the sums over all ranks."""
+        """Decodes `words`, the sums over all ranks."""
         statuses = words[: self._size]
         joined = [bool(status & _JOINED) for status in statuses]
         cycle = Cycle(
@@ -185,7 +185,8 @@ class Negotiation:
         return cycle
 
     def end_cycle(self, cycle: Cycle, messages: Sequence[bytes]) -> list[Response]:
-        """What is ready now, in the same order at all ranks. `messages` are of all ranks; empty if none has one."""
+        """The responses that are ready now, in the same order at all ranks. `messages` has one of each rank, or is
+        empty if no rank has a message."""
         outcomes = [self._cached_outcome(index, cycle.joined) for index in cycle.ready]
         if messages:
             self._undescribed = []
@@ -210,7 +211,7 @@ class Negotiation:
         return outcomes
 
     def stalled(self, now: float, after_s: float) -> list[Stall]:
-        """Requests of this rank that have waited that long for other ranks."""
+        """Requests of this rank that have waited at least `after_s` for other ranks."""
         return [
             Stall(
                 name,
@@ -252,8 +253,8 @@ class Negotiation:
         return Response(name, request.kind, requests, error, number)
 
     def _forget_conflicting(self, waiting: Sequence[int]) -> None:
-        """`waiting` are the entries that some ranks want. Those under whose name another kind is wanted, too, are
-        dropped: their ranks describe them in the next cycle."""
+        """Drops each entry in `waiting` (which some ranks want) under whose name another kind is wanted, too. Its ranks
+        describe it in the next cycle."""
         entries = [entry[0] for index in waiting if (entry := self._cache[index]) is not None and entry[0].named]
         described = [next(iter(requests.values())) for requests in self._table.values()]
         kinds = Counter(request.chosen_name for request in (*entries, *described) if request.named)
@@ -262,7 +263,7 @@ class Negotiation:
                 self._forget(request.name)
 
     def _conflicts(self, joined: Sequence[bool]) -> list[Response]:
-        """Failures of requests of different kinds under one name, if every rank has one of them."""
+        """Failures of requests of different kinds under one name, if every rank has such a request."""
         by_name: dict[str, list[dict[int, Request]]] = {}
         for described in self._table.values():
             if (request := next(iter(described.values()))).named:

@@ -1,9 +1,9 @@
-"""Objects as bytes for other ranks, which unpickle them only if a member of the job has sent them.
+"""Encodes objects as bytes for other ranks, which unpickle them only if a member of the job has sent them.
 
-A pickle can run any code when it is read, and what carries it is not authenticated: neither the packets to the switch,
-nor Gloo's connections, nor the store through which ranks meet. So the bytes begin with a tag, an HMAC under the secret
-that the join service gives to the members of the job alone. The tag covers what the call is, who sends, and a number
-that each receiver has just drawn. So a tag of another call is refused, too.
+A pickle can run any code when it is read, and nothing that carries it is authenticated: neither the packets to the
+switch, nor Gloo's connections, nor the store through which ranks meet. So the bytes begin with a tag, an HMAC under the
+secret that the join service gives to the members of the job alone. The tag covers the call, its sender, and a number
+that each receiver has just drawn, so that a tag of another call is refused, too.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ def draw_nonce() -> bytes:
 
 
 def pickled(obj: Any) -> bytes:
-    """By cloudpickle, which takes lambdas and local classes, within torch.save, which handles all tensors and preserves
-    shared memory."""
+    """The object pickled by cloudpickle, which takes lambdas and local classes, within torch.save, which handles all
+    tensors and preserves shared memory."""
     buffer = io.BytesIO()
     torch.save(obj, buffer, pickle_module=cloudpickle, pickle_protocol=pickle.HIGHEST_PROTOCOL)
     return buffer.getvalue()
 
 
 def sealed(body: bytes, secret: bytes, call: Sequence[object], nonces: Sequence[bytes]) -> bytes:
-    """The body with its tag. `call` says what the call is and who sends, `nonces` are all ranks'."""
+    """The body with its tag. `call` is function, name and sending rank; `nonces` has one number of each rank."""
     return _tag(body, secret, call, nonces) + body
 
 
 def opened(message: bytes, secret: bytes, call: Sequence[object], nonces: Sequence[bytes]) -> bytes:
-    """The body of what `sealed` returned. Raises a `HorovodInternalError` if no member of the job has made it, in this
-    call."""
+    """The body of a message that `sealed` made. Raises a `HorovodInternalError` unless a member of the job made it for
+    this call."""
     tag, body = message[:TAG_BYTES], message[TAG_BYTES:]
     if not hmac.compare_digest(tag, _tag(body, secret, call, nonces)):
         what, name, sender = call
@@ -65,7 +65,7 @@ def opened(message: bytes, secret: bytes, call: Sequence[object], nonces: Sequen
 
 
 def unpickled(body: bytes) -> Any:
-    """Runs the code that the pickle asks for: only for what `opened` has returned."""
+    """Unpickles a body, which runs the code in the pickle: call it only with a body that `opened` returned."""
     return torch.load(io.BytesIO(body), weights_only=False)
 
 

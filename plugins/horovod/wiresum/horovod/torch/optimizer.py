@@ -1,9 +1,9 @@
 """`DistributedOptimizer`: reduces each gradient as soon as it is computed, and waits for all of them in `step`.
 
-It makes the optimizer an instance of a subclass of its class, in place. So a learning rate scheduler, a loss scaler or
-a hook that was made for the optimizer before has the one that steps, with its groups and its state. (Horovod makes
-another optimizer of the same groups.) What was put around a method of the optimizer itself, as a scheduler does to
-count steps, is kept, and called in place of the method of its class.
+`DistributedOptimizer` makes the optimizer an instance of a subclass of its class, in place. So a learning rate
+scheduler, a loss scaler or a hook that was made for the optimizer before refers to the optimizer that steps, with its
+groups and its state. (Horovod makes another optimizer of the same groups.) A wrapper around a method of the optimizer
+object, such as a scheduler's that counts steps, is kept, and called in place of the method of the class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Wait: TypeAlias = Callable[[], None]
 
 @dataclass(eq=False)
 class _Reduction:
-    """How the gradients of an optimizer's parameters are reduced, and which reductions are under way."""
+    """The reduction of the gradients of an optimizer's parameters: its options, and what is under way."""
 
     names: dict[torch.Tensor, str]
     groups: list[_Group]
@@ -54,20 +54,20 @@ class _Reduction:
     sparse_as_dense: bool
     process_set: ProcessSet
     alone: bool
-    """Whether there are no other ranks, so that nothing is reduced."""
+    """True if there are no other ranks, so that nothing is reduced."""
 
     def __post_init__(self) -> None:
         self._group_of = {parameter: group for group in self.groups for parameter in group}
         self._passes_left = dict.fromkeys(self._group_of, self.passes_per_step)
         self._under_way: dict[_Group, _Wait] = {}
         self._passed: set[torch.Tensor] = set()
-        """Parameters whose gradients wait for others of their group."""
+        """Parameters whose gradients wait for others in their group."""
         self._sparse_dims: dict[torch.Tensor, int] = {}
-        """Of the parameters that any rank has had a gradient of: that of a sparse one, 0 of a dense one."""
+        """How many sparse dimensions a parameter's gradient has, 0 if dense; absent before any rank has a gradient."""
         self._hooks: list[Any] = []
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Reduces their gradients from now on."""
+        """Reduces the gradients of these parameters from now on."""
         if not self.alone:
             self._hooks += [p.register_post_accumulate_grad_hook(self.gradient_is_there) for p in parameters]
 
@@ -75,7 +75,7 @@ class _Reduction:
         return parameter in self._passes_left
 
     def add(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Parameters that are trained from now on. Each is reduced by itself."""
+        """Adds parameters that are trained from now on. The gradient of each is reduced by itself."""
         for name, parameter in named.items():
             self.names[parameter] = name
             if not self.alone:
@@ -85,7 +85,7 @@ class _Reduction:
         self.watch(named.values())
 
     def close(self) -> None:
-        """Leaves gradients as backward passes make them."""
+        """Stops the reduction of gradients."""
         for hook in self._hooks:
             hook.remove()
 
@@ -98,12 +98,12 @@ class _Reduction:
         self._passes_left = dict.fromkeys(self._passes_left, passes)
 
     def forget(self) -> None:
-        """Called when a state is loaded in the middle of a step."""
+        """Drops the reductions of the current step, in the middle of which a state may be loaded."""
         self._under_way, self._passed = {}, set()
         self.set_backward_passes_per_step(self.passes_per_step)
 
     def gradient_is_there(self, parameter: torch.Tensor) -> None:
-        """The hook: a backward pass has added to the parameter's gradient."""
+        """The hook that a backward pass calls when it has added to the parameter's gradient."""
         group = self._group_of[parameter]
         if group in self._under_way or self._passes_left[parameter] <= 0:
             raise AssertionError(
@@ -116,7 +116,8 @@ class _Reduction:
             self._begin(group)
 
     def synchronize(self) -> None:
-        """Starts what the backward passes left out, since other ranks may have it, and waits for everything."""
+        """Starts the reductions that this rank's backward passes left out, since other ranks may take part in them, and
+        waits for all reductions."""
         self._agree_on_layouts()
         for group in self.groups:
             if group not in self._under_way and any(parameter.requires_grad for parameter in group):
@@ -127,9 +128,12 @@ class _Reduction:
             wait()
 
     def _agree_on_layouts(self) -> None:
-        """A rank may have no gradient of an embedding whose gradients are sparse: no row of it was in its batch. It
-        learns from the others that it takes part with a sparse one. They ask until a gradient of each parameter was
-        seen, in the first step mostly; by sums, which ranks that have joined may be absent from."""
+        """Learns from the other ranks which parameters have sparse gradients.
+
+        A rank has no gradient of an embedding if no row of it was in the rank's batch, but must take part in the sparse
+        reduction. The ranks compare layouts until each parameter has had a gradient, mostly in the first step only.
+        They use sums, from which ranks that have joined may be absent.
+        """
         parameters = sorted(
             (parameter for group in self.groups for parameter in group if parameter.requires_grad),
             key=self.names.__getitem__,
@@ -146,7 +150,7 @@ class _Reduction:
                 self._sparse_dims[parameter] = dims // sparse if sparse else 0
 
     def _zeros(self, parameter: torch.Tensor) -> torch.Tensor:
-        """In the layout of its gradients at other ranks."""
+        """A zero gradient in the layout that the parameter's gradients have at other ranks."""
         zeros = torch.zeros_like(parameter)
         dims = self._sparse_dims.get(parameter, 0)
         return zeros.to_sparse(dims) if dims else zeros
@@ -201,17 +205,17 @@ def _store_gradient(parameter: torch.Tensor, reduced: torch.Tensor) -> None:
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """A mixin that comes before the optimizer's own class."""
+    """A mixin that comes before the optimizer's own class among the bases."""
 
     _reduction: _Reduction
     _patched: Mapping[str, Callable[..., Any]]
-    """By name: what was put around methods of the optimizer before."""
+    """Wrappers that others have put around methods of the optimizer object, by name of the method."""
     _synchronized = False
     _should_synchronize = True
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        """Horovod's users read it."""
+        """The names of parameters. Horovod's users read this attribute."""
         return self._reduction.names
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -226,7 +230,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, `step` does not reduce gradients."""
+        """Context manager in which `step` does not reduce gradients."""
         self._should_synchronize = False
         try:
             yield
@@ -234,7 +238,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._should_synchronize = True
 
     def _before(self, name: str) -> Callable[..., Any]:
-        """The method that the optimizer had."""
+        """The method that the optimizer had before it became distributed."""
         method: Callable[..., Any] = self._patched.get(name) or getattr(super(), name)
         return method
 
@@ -252,7 +256,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._before("step")(*arguments, **options)
 
     step.hooked = True  # type: ignore[attr-defined]
-    """For PyTorch: step hooks are called by the step that the optimizer had, once, with reduced gradients."""
+    """Keeps PyTorch from calling step hooks here: the optimizer's own step calls them, with reduced gradients."""
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         if self._reduction.is_under_way and not self._synchronized:
@@ -285,16 +289,16 @@ def DistributedOptimizer(  # noqa: N802
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
     """Makes the optimizer reduce each gradient over all ranks as soon as it is computed; its `step` waits for all of
-    them. Returns the optimizer itself, which is now of a subclass of its class. Called again, new arguments replace
-    the earlier ones.
+    them. Returns the optimizer itself, now an instance of a subclass of its class. In a second call, the new arguments
+    replace the earlier ones.
 
-    All ranks call it, with the same arguments, which they compare; of the parameters, those that are trained.
+    All ranks call this function with the same arguments and trained parameters, which they compare.
 
     - `named_parameters`: names under which ranks match gradients; `model.named_parameters()`.
-    - `compression`: `Compression.fp16` halves what travels.
-    - `backward_passes_per_step`: gradients of so many passes are added here before they are reduced.
+    - `compression`: `Compression.fp16` halves the bytes of float32 gradients.
+    - `backward_passes_per_step`: how many passes add to gradients locally before they are reduced.
     - `op`: Average or Sum. Adasum is refused.
-    - `gradient_predivide_factor`: with Average, divides before the sum by the factor, and after it by size / factor.
+    - `gradient_predivide_factor`: with Average, divides gradients by the factor before the sum, by size / factor after.
     - `groups`: a number of groups, or lists of parameters, that are reduced together; `num_groups` is its older name.
     - `sparse_as_dense`: sparse gradients are reduced as dense ones.
 
@@ -307,7 +311,7 @@ def DistributedOptimizer(  # noqa: N802
     names: dict[torch.Tensor, str] = {}
 
     def checked() -> dict[str, Any]:
-        """What must be the same at all ranks."""
+        """The arguments, which must be the same at all ranks. ValueError if this rank refuses them."""
         if Op(op) is Adasum:
             raise ValueError("op=Adasum is not supported: it is no sum, and the network only adds. Use op=Average")
         if gradient_predivide_factor != 1.0 and Op(op) is not Average:
@@ -354,14 +358,14 @@ def DistributedOptimizer(  # noqa: N802
 
 
 def _subclass(optimizer: torch.optim.Optimizer) -> None:
-    """Changes the optimizer's class to one with _DistributedOptimizer, so that the methods of that are the first."""
+    """Changes the optimizer's class to a subclass in which the methods of _DistributedOptimizer come first."""
     methods = ("step", "zero_grad", "load_state_dict", "add_param_group")
     patched = {name: vars(optimizer).pop(name) for name in methods if name in vars(optimizer)}
 
     def step(self: Any, *arguments: Any, **options: Any) -> Any:
         return _DistributedOptimizer.step(self, *arguments, **options)
 
-    # A scheduler looks for the mark that it has set on the optimizer's step.
+    # A scheduler looks for the attribute that it has set on the optimizer's step.
     marks = {name: mark for name, mark in getattr(patched.get("step"), "__dict__", {}).items() if name != "__wrapped__"}
     vars(step).update({**marks, **vars(_DistributedOptimizer.step)})
     own = type(optimizer)
@@ -374,10 +378,10 @@ def _trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _unknown(optimizer: _DistributedOptimizer) -> dict[str, torch.Tensor]:
-    """Parameters that are trained, and were not before: added to the optimizer, or frozen."""
+    """Trained parameters that the reduction does not know: they were added to the optimizer later, or were frozen."""
     reduction = optimizer._reduction
     if all(reduction.knows(parameter) for parameter in _trained(optimizer)):
-        return {}  # as in nearly every step, without a text for each parameter
+        return {}  # nearly every step ends here, without making a text for each parameter
     return {
         reduction.names.get(parameter, name): parameter
         for name, parameter in _unnamed(optimizer)
@@ -386,7 +390,7 @@ def _unknown(optimizer: _DistributedOptimizer) -> dict[str, torch.Tensor]:
 
 
 def _unnamed(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """The optimizer's parameters, by the names that they have if the user gives none."""
+    """The optimizer's parameters with the names that they get if the user gives none."""
     return [
         (f"allreduce.noname.{i}.{j}", parameter)
         for i, group in enumerate(optimizer.param_groups)
@@ -456,7 +460,7 @@ def _named_groups(groups: Sequence[Sequence[torch.Tensor]], names: Mapping[torch
 
 
 def _split(parameters: Sequence[torch.Tensor], count: int) -> list[_Group]:
-    """As equal as possible; the first ones get one more."""
+    """Splits parameters into `count` groups of sizes as equal as possible; the first groups get one more."""
     remaining = iter(parameters)
     groups = [tuple(islice(remaining, size)) for size in scattered(len(parameters), count)]
     return [group for group in groups if group]

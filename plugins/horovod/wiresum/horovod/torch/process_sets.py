@@ -1,4 +1,4 @@
-"""Sets of ranks that run collectives among themselves: each is a job of its own at the switch."""
+"""Sets of ranks that run collectives among themselves. Each set is a job of its own at the switch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wiresum.horovod.torch import runtime
 
 
 class ProcessSet:
-    """Ranks for `init` or `add_process_set`, which sets `process_set_id`."""
+    """A set of ranks for `init` or `add_process_set`, which set `process_set_id`."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         if not isinstance(ranks, Iterable):
@@ -20,18 +20,18 @@ class ProcessSet:
         self.process_set_id: int | None = None
 
     def size(self) -> int | None:
-        """None before it is added."""
+        """The number of ranks in the set; None before the set is added."""
         return len(self.ranks) if self.process_set_id is not None and self.ranks is not None else None
 
     def rank(self) -> int | None:
-        """This process's rank in the set; None before it is added. For a process that is not in the set, -1."""
+        """This process's rank in the set; None before the set is added, -1 if the process is not in the set."""
         if self.process_set_id is None or self.ranks is None:
             return None
         mine = runtime.current().place.rank
         return self.ranks.index(mine) if mine in self.ranks else -1
 
     def included(self) -> bool | None:
-        """Whether this process is in the set."""
+        """Whether this process is in the set; None for the global set before `init`."""
         return runtime.current().place.rank in self.ranks if self.ranks is not None else None
 
     def __str__(self) -> str:
@@ -39,12 +39,12 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
-"""All ranks."""
+"""The process set of all ranks."""
 global_process_set.ranks, global_process_set.process_set_id = None, 0
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """All ranks call it, also those outside of the set. Raises a `ValueError` for a set that exists."""
+    """Adds a process set. All ranks call this function, members or not. Raises a `ValueError` for a set that exists."""
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     assert added.ranks is not None, "only the global set has no list before init"
     added.process_set_id = runtime.current().add_set(added.ranks)
@@ -52,7 +52,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """All ranks call it. False if the set was not added, or is the global one."""
+    """Removes a process set. All ranks call this function. False if the set was not added, or is the global one."""
     set_id = process_set.process_set_id
     if set_id is None or set_id == runtime.GLOBAL:
         return False

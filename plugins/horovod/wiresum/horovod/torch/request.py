@@ -15,7 +15,7 @@ from typing import Any
 from wiresum.agent.agreement import by_rank
 
 DIMENSIONS_MAX = 64
-"""PyTorch's own limit."""
+"""PyTorch's limit on the dimensions of a tensor."""
 
 
 class RequestType(str, Enum):
@@ -32,7 +32,7 @@ class RequestType(str, Enum):
 
 
 class Op(str, Enum):
-    """How values are reduced."""
+    """The operators of reductions."""
 
     AVERAGE = "Average"
     SUM = "Sum"
@@ -44,7 +44,8 @@ class Op(str, Enum):
 
 FIRST_DIMENSION_MAY_DIFFER = (RequestType.ALLGATHER, RequestType.ALLTOALL)
 JOINED_RANKS_MAY_BE_ABSENT = (RequestType.ALLREDUCE,)
-"""A rank that has joined adds zeros. Other collectives have no such neutral element."""
+"""Collectives from which a rank that has joined may be absent, as if it added zeros. The others have no neutral element
+of this kind."""
 
 
 class MalformedMessageError(RuntimeError):
@@ -53,7 +54,7 @@ class MalformedMessageError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call, with one tensor or with several that become ready together."""
+    """One call of a collective, with one tensor or with several that become ready together."""
 
     kind: RequestType
     name: str
@@ -61,11 +62,11 @@ class Request:
     shapes: tuple[tuple[int, ...], ...] = ()
     op: Op = Op.SUM
     root: int = -1
-    """A broadcast's root, as a rank of the process set; or the id of a process set that is to be removed."""
+    """The root of a broadcast, as a rank of the process set; or the id of the process set to remove; else -1."""
     prescale: float = 1.0
     postscale: float = 1.0
     splits: tuple[int, ...] = ()
-    """An all-to-all's rows for each rank."""
+    """How many rows an all-to-all sends to each rank."""
     members: tuple[int, ...] = ()
     """The global ranks of a new process set."""
     named: bool = True
@@ -127,7 +128,7 @@ def _whole(value: Any, least: int) -> int:
 
 
 def disagreement(requests: Mapping[int, Request]) -> str | None:
-    """Says what differs that must be the same at all ranks; None if all agree."""
+    """A text on the first property that must be the same at all ranks but differs; None if all ranks agree."""
     first = next(iter(requests.values()))
     for what, value in _COMPARED:
         if len({value(request) for request in requests.values()}) > 1:
@@ -136,7 +137,7 @@ def disagreement(requests: Mapping[int, Request]) -> str | None:
 
 
 def disagreement_on_kind(name: str, kinds: Sequence[Mapping[int, Request]]) -> str:
-    """Says which rank has called what under the name that they chose. `kinds` are the requests of each kind."""
+    """A text on which rank has called which collective under a name. `kinds` has the requests of each kind, by rank."""
     by_kind = [(rank, request.kind.value) for requests in kinds for rank, request in requests.items()]
     called = {rank: " and ".join(kind for who, kind in by_kind if who == rank) for rank, _ in by_kind}
     return _mismatch("collective operations", name, called)

@@ -24,7 +24,7 @@ from wiresum.torch.creation import create_process_group
 GLOBAL = 0
 """The id of the process set of all ranks."""
 GROUP_TIMEOUT = timedelta(minutes=30)
-"""For a collective that all ranks have started."""
+"""Time-out of a collective that all ranks have started."""
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -38,10 +38,11 @@ class Runtime:
         self._coordinators: dict[int, Coordinator] = {}
         self._create_set(GLOBAL, range(place.size))
         self.members_secret = self._members_secret()
-        """What only the ranks know; for process sets too, which may have no job at the switch."""
+        """A secret that only the ranks know. It serves process sets, too, which may have no job at the switch."""
 
     def coordinator(self, set_id: int | None) -> Coordinator:
-        """Raises a `ValueError` if there is no such set, or this process is not in it."""
+        """The coordinator of a process set. Raises a `ValueError` if the set, or this process's part in it, is
+        missing."""
         if set_id not in self.sets:
             raise ValueError("the process set has not been added, or has been removed: use hvd.add_process_set()")
         if set_id not in self._coordinators:
@@ -49,7 +50,8 @@ class Runtime:
         return self._coordinators[set_id]
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """Returns the set's id. All ranks call it."""
+        """Adds a process set and returns its id. All ranks call this method. ValueError if the set exists or its ranks
+        are wrong."""
         members = tuple(ranks)
         if members in self.sets.values():
             raise ValueError(f"Attempted to add a duplicate process set: {list(members)}")
@@ -60,7 +62,7 @@ class Runtime:
         return set_id
 
     def remove_set(self, set_id: int) -> bool:
-        """All ranks call it. False if there is no such set."""
+        """Removes a process set. All ranks call this method. False if there is no such set."""
         if set_id not in self.sets or set_id == GLOBAL:
             return False
         self._agree(RequestType.REMOVE_PROCESS_SET, root=set_id)
@@ -86,7 +88,7 @@ class Runtime:
         return number
 
     def _members_secret(self) -> bytes:
-        """With it the ranks authenticate the objects that they send each other."""
+        """The secret by which the ranks authenticate the objects that they send each other."""
         if self.place.size == 1:
             return secrets.token_bytes(SECRET_BYTES)
         backend = backend_of(self._coordinators[GLOBAL].group)
@@ -107,7 +109,7 @@ class _Process:
 
     runtime: Runtime | None = None
     store: Store | None = None
-    """Outlives `shutdown`: rank 0 serves it, and `init` may be called again."""
+    """The store in which ranks meet. It outlives `shutdown`: rank 0 serves it, and `init` may be called again."""
     generation = 0
     forked: Runtime | None = None
     """The parent's runtime in a forked child, kept so that it is not destroyed there."""
@@ -117,7 +119,7 @@ _process = _Process()
 
 
 def init(process_sets: Sequence[Sequence[int]] = ()) -> list[int]:
-    """Returns the ids of the process sets. Does nothing the second time."""
+    """Starts the runtime and adds the process sets, whose ids it returns; does nothing the second time."""
     if _process.runtime is not None:
         return []
     settings = Settings.from_environment()
@@ -135,7 +137,7 @@ def init(process_sets: Sequence[Sequence[int]] = ()) -> list[int]:
 
 
 def shutdown() -> None:
-    """Tells the other ranks, and leaves. Does nothing the second time."""
+    """Leaves, and tells the other ranks; does nothing the second time."""
     runtime, _process.runtime = _process.runtime, None
     if runtime is not None:
         runtime.close()
@@ -152,8 +154,8 @@ def current() -> Runtime:
 
 
 def _make_group(store: Store, set_id: int, ranks: Sequence[int], rank: int) -> dist.ProcessGroup:
-    """Independent of PyTorch's default group. If the switch is full, a process set's group uses Gloo; that of all ranks
-    waits."""
+    """Creates a process group that is independent of PyTorch's default group. If the switch is full, the group of a
+    process set uses Gloo, and the group of all ranks waits."""
     options = _DistributedBackendOptions()
     options.store = store
     options.group_rank = list(ranks).index(rank)

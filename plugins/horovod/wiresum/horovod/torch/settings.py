@@ -1,4 +1,4 @@
-"""Horovod's environment variables, as far as they are supported."""
+"""The environment variables of Horovod that are supported."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ STALL_SHUTDOWN_S = 1800.0
 @dataclass(frozen=True)
 class Settings:
     fusion_bytes_max: int = FUSION_BYTES_MAX
-    """HOROVOD_FUSION_THRESHOLD: how many bytes of tensors become one collective. Rank 0's value counts."""
+    """HOROVOD_FUSION_THRESHOLD: how many bytes of tensors are fused into one collective. Rank 0's value counts."""
     stall_check_s: float = STALL_CHECK_S
     """HOROVOD_STALL_CHECK_TIME_SECONDS: how long a request may wait before a warning."""
     stall_shutdown_s: float = STALL_SHUTDOWN_S
-    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: how long until it fails. 0 waits for ever, which is Horovod's default."""
+    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: how long a request may wait before the job fails. 0, Horovod's default,
+    means for ever."""
 
     @property
     def stall_poll_s(self) -> float:
@@ -27,7 +28,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Raises a `ValueError` that names the variable."""
+        """Reads the variables. Raises a `ValueError` that names a wrong one."""
         check_s = _number(environ, "HOROVOD_STALL_CHECK_TIME_SECONDS", STALL_CHECK_S)
         if environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0"):
             check_s = float("inf")

@@ -10,7 +10,8 @@ from wiresum.horovod.torch.process_sets import ProcessSet, global_process_set
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """In training, mean and variance are those of all ranks' inputs together. Ranks may have different batch sizes.
+    """Batch normalisation whose mean and variance, in training, are of all ranks' inputs together. Ranks may have
+    different batch sizes.
 
     Gradients flow through the all-reduced sums, so the backward pass needs no code. The variance is a second sum, of
     squared distances from the mean: a sum of squares would lose digits.
