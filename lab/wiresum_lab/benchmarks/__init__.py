@@ -1,1 +1,1 @@
-"""Benchmarks. Each compares with other systems in one run, and says with --help what it does."""
+"""Benchmarks. Each compares with other systems in one run; --help explains it."""

@@ -1,7 +1,7 @@
 """Runs benchmarks by name, one after another: `make bench NAMES='dense racks'`.
 
-What stands behind the names, or behind `--`, goes to each of them; with one name and --help, that benchmark explains
-its own options.
+Options after the names, or after `--`, go to each benchmark; with one name and --help, that benchmark explains its own
+options.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
         epilog="names:\n" + "\n".join(f"  {name:<12} {what}" for name, (_, what) in BENCHMARKS.items()),
         add_help=False,
     )
-    parser.add_argument("names", nargs="+", choices=BENCHMARKS, metavar="NAME", help="of the names below")
+    parser.add_argument("names", nargs="+", choices=BENCHMARKS, metavar="NAME", help="names from the list below")
     words = sys.argv[1:]
     names_end = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
     names, arguments = words[:names_end], words[names_end:]

@@ -3,8 +3,8 @@
 Aggregation in the network moves a tensor once up and once down each link, whatever the number of workers: Ethernet 14,
 IPv4 20, UDP 8, Wiresum 24 bytes, and whole vectors of lanes: up to 1440 bytes at an MTU of 1500. Lanes of 16 or 8 bits
 carry a float in half or a quarter of the bytes. A ring sends 2 (N - 1) / N of the tensor over each link, in TCP
-segments of 1448 bytes with 66 bytes of headers. What a shaped link lets through at once (`burst_bytes`) is taken off
-the bytes that must wait for its rate; None where nothing is left, or the link is not shaped: then it bounds nothing.
+segments of 1448 bytes with 66 bytes of headers. The burst that a shaped link lets through at once (`burst_bytes`) does
+not wait for its rate, and is subtracted. A bound is None if no bytes are left then, or if the link is not shaped.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from wiresum.join.constants import WORD_BYTES
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 from wiresum_lab.namespaces.links import ETHERNET_HEADER_BYTES, MTU_BYTES, burst_bytes
 
-# Of an IP packet.
+# IP, UDP and Wiresum headers.
 PACKET_HEADER_BYTES = packet_bytes(0)
 TCP_HEADER_BYTES = 20 + 32
 FLOAT_BITS = 32
 
 
 def network_mbit(tensor_bytes: int, link_mbit: float | None, bits: int = 32, mtu: int = MTU_BYTES) -> float | None:
-    """Of aggregation in the network."""
+    """The bound of aggregation in the network."""
     return _bound_mbit(tensor_bytes, link_mbit, tensor_wire_bytes(tensor_bytes, bits, mtu))
 
 
 def ring_mbit(tensor_bytes: int, link_mbit: float | None, workers: int, mtu: int = MTU_BYTES) -> float | None:
-    """Of a ring over TCP."""
+    """The bound of a ring over TCP."""
     ring_bytes = tensor_bytes * 2 * (workers - 1) / workers
     return _bound_mbit(tensor_bytes, link_mbit, _wire_bytes(ring_bytes, mtu - TCP_HEADER_BYTES, TCP_HEADER_BYTES))
 
 
 def tensor_wire_bytes(tensor_bytes: int, bits: int = 32, mtu: int = MTU_BYTES) -> float:
-    """The packets of the tensor as Wiresum sends it."""
+    """Bytes of the packets in which Wiresum sends the tensor, Ethernet headers included."""
     return _wire_bytes(tensor_bytes * bits / FLOAT_BITS, WORD_BYTES * lanes_of_mtu(mtu), PACKET_HEADER_BYTES)
 
 

@@ -1,14 +1,15 @@
-"""What an all-reduce costs its caller, over wiresum and over Gloo in turns: make bench NAMES=callers.
+"""Measures the cost of an all-reduce to its caller, over wiresum and over Gloo in turns: make bench NAMES=callers.
 
-Two workers and a software switch, all on this machine. The workers have a group of each backend, and take turns: a
-round of calls over the one, a round over the other. Each figure is for one call, of rank 0's calling thread:
+Two workers and a software switch run on this machine. The workers have a group of each backend and alternate between
+a round of calls over one and a round over the other. Each figure is for one call, of rank 0's calling thread:
 
-thread     what the kernel counts for this thread, in user and system mode (CLOCK_THREAD_CPUTIME_ID): what the caller
-           pays. Threads that work for it meanwhile, its own process's or the switch's, are not in it.
-process    the same for all threads of the process.
-wall       how long a call takes. On few cores that is mostly the others' work, a switch process's among it.
+thread     processor time of the calling thread, in user and system mode (CLOCK_THREAD_CPUTIME_ID). Other threads that
+           work for the call, in this process or in the switch, are not counted.
+process    processor time of all threads of the process.
+wall       duration of a call. On few cores most of this is work of other processes, such as the switch.
 
-The medians of rounds, and the ratio of the two backends' medians. On a busy machine ratios hold, and times do not.
+Printed are medians over rounds, and the ratio of the two backends' medians. On a busy machine ratios hold, but times do
+not.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RUN_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds for each call."""
+    """The cost of one call, in microseconds."""
 
     thread_us: float
     process_us: float
@@ -40,11 +41,11 @@ class Cost:
 
 
 Round = Callable[[Any, Any, int], None]
-"""Makes so many calls of a group's all-reduce of a tensor."""
+"""Function of a group, a tensor and a number: makes that number of all-reduces of the tensor."""
 
 
 def synchronous(group: Any, tensor: Any, calls: int) -> None:
-    """dist.all_reduce(tensor)"""
+    """Calls `dist.all_reduce(tensor)`."""
     import torch.distributed as dist
 
     for _ in range(calls):
@@ -52,17 +53,17 @@ def synchronous(group: Any, tensor: Any, calls: int) -> None:
 
 
 def asynchronous(group: Any, tensor: Any, calls: int) -> None:
-    """dist.all_reduce(tensor, async_op=True), and wait()"""
+    """Calls `dist.all_reduce(tensor, async_op=True)`, then `wait()`."""
     _in_flight(group, tensor, calls, lambda work: work.wait())
 
 
 def with_future(group: Any, tensor: Any, calls: int) -> None:
-    """dist.all_reduce(tensor, async_op=True), and get_future().wait()"""
+    """Calls `dist.all_reduce(tensor, async_op=True)`, then `get_future().wait()`."""
     _in_flight(group, tensor, calls, lambda work: work.get_future().wait())
 
 
 def _in_flight(group: Any, tensor: Any, calls: int, end: Callable[[Any], object]) -> None:
-    """IN_FLIGHT at a time, each of a tensor of its own, as buckets of gradients are."""
+    """Makes IN_FLIGHT calls at a time, each with a tensor of its own, like buckets of gradients."""
     import torch.distributed as dist
 
     tensors = [tensor.clone() for _ in range(IN_FLIGHT)]
@@ -100,7 +101,7 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
         for kind, run in ROUNDS.items():
             for name in BACKENDS:
                 cost = measure(run, groups[name], tensor, options.calls)
-                if round_ > 0:  # the first one warms caches, and what is made on first use
+                if round_ > 0:  # the first round warms caches and creates lazy objects
                     measured[kind][name].append(cost)
     if rank == 0:
         answer.send(measured)
@@ -109,7 +110,7 @@ def work(rank: int, switch: str, folder: str, options: argparse.Namespace, answe
 
 
 def records_of(measured: dict[str, dict[str, list[Cost]]]) -> list[Record]:
-    """For each kind of call the medians of both, in microseconds, and their ratio."""
+    """The medians of both backends for each kind of call, in microseconds, and their ratio."""
     found = []
     for kind, costs in measured.items():
         record: Record = {"call": kind}
@@ -123,9 +124,9 @@ def records_of(measured: dict[str, dict[str, list[Cost]]]) -> list[Record]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = Options("callers", __doc__, workers=None, link_mbit=None)
-    parser.add("--elements", 1, "of fp32 in the tensor")
-    parser.add("--calls", 320, "in a round")
-    parser.add("--rounds", 15, "of each kind and backend")
+    parser.add("--elements", 1, "elements of the tensor, in fp32")
+    parser.add("--calls", 320, "calls in a round")
+    parser.add("--rounds", 15, "rounds of each kind and backend")
     options = parser.parse_args(arguments)
     measured = answer_of(WORKERS, work, options, timeout_s=RUN_TIMEOUT_S, switch=["--threads", "1"])
     keep(options.json, records_of(measured))

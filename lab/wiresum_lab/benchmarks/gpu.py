@@ -1,19 +1,19 @@
 """Tests and measures tensors on this machine's accelerator (a GPU), and leaves a report: make bench NAMES=gpu.
 
-Two workers and a software switch, all on this machine; with several devices, each worker has its own. First the tests
-of such tensors run, those of collectives, works, DDP and compression with all their tensors on the device, and on CUDA
-PyTorch's own tests of a backend's collectives. Then:
+Two workers and a software switch run on this machine; with several devices, each worker has its own. First the tests of
+such tensors run, then the tests of collectives, works, DDP and compression with all tensors on the device, and on CUDA
+PyTorch's own tests of a backend's collectives. Then the program measures:
 
 copies   a tensor from the device to pinned memory and back, alone
-sum      an all-reduce of it, on the device and in host memory. What cannot be avoided is the longest of its parts: the
-         copies, and the network's own time; `times the longest part` says how near the call comes to that. Then in
-         other formats, in which the network has less to carry and the copies have as much, and of 1 kB
+sum      an all-reduce of a tensor, on the device and in host memory. A call takes at least as long as its longest part,
+         which is the copies or the network; `times the longest part` says how near the call comes to that bound. Then
+         sums in other formats, in which the network has less to carry and the copies have as much, and of 1 kB
 waiting  processor time of all threads of a worker while its call waits for its own stream, or for the other worker
-DDP      a step with bucketed all-reduces, one without, and the all-reduces alone: what part of them the backward pass
-         hides
+DDP      a step with bucketed all-reduces, a step without, and the all-reduces alone: which part of them the backward
+         pass hides
 
-Without an accelerator it says so and ends with status 3. `--double` runs it on the device for tests, which is host
-memory: that shows that this program works, and its figures mean nothing.
+Without an accelerator the program says so and ends with status 3. `--double` uses the device for tests, which is host
+memory: the run shows that this program works, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ TESTS_TIMEOUT_S = 110.0
 RUN_TIMEOUT_S = 150.0
 SMALL_REPETITIONS = 200
 INPUTS_MAX = 1 << 14
-"""Of DDP's model: a GPU needs many before a step takes as long as its sums."""
+"""Upper bound on the batch of DDP's model: a GPU needs many inputs before a step takes as long as its sums."""
 FORMATS: dict[str, dict[str, Any]] = {
     "sum_in_blocks": {"precision": "block"},
     "sum_in_blocks_of_16_bits": {"precision": "block", "bits": 16},
     "sum_in_8_bits_of_a_fixed_scale": {"bits": 8, "fixed_scale": 16.0},
 }
 WAIT_S = 1.0
-"""How long a call of the measurement `waiting` waits."""
+"""How long a call waits in the measurement `waiting`."""
 TESTS = Path("plugins")
 OWN_TESTS = (
     "torch/tests/test_accelerators.py",
@@ -59,7 +59,7 @@ OWN_TESTS = (
 )
 SUITES = ("torch/tests/test_collectives.py", "torch/tests/test_work.py", "torch/tests/test_ddp.py")
 COMPRESSION = ("compress/tests/test_ddp_hook.py", "compress/tests/test_attach.py", "compress/tests/test_loss_scaler.py")
-"""Run with all tensors on the accelerator."""
+"""Tests of compression that run with all tensors on the accelerator."""
 PYTORCHS_OWN = ("torch/tests/test_theirs.py",)
 NOT_ON_DOUBLE = (
     "test_ddp.py",
@@ -68,12 +68,12 @@ NOT_ON_DOUBLE = (
     "test_the_number_of_workers_may_change_if_allowed",
     "test_an_inf_in_what_is_not_compressed_changes_no_memory",
 )
-"""It lacks Gloo, views of the parts of complex tensors, pickled tensors and products of sparse tensors, and copies into
-memory that elements share."""
+"""Tests that the double cannot run. It lacks Gloo, views of the parts of complex tensors, pickled tensors and products
+of sparse tensors, and copies into memory that elements share."""
 
 
 def seconds_of(repetitions: int, run: Callable[[], object]) -> float:
-    """The median, each from an idle device to an idle device."""
+    """The median duration of `run`, each time from an idle device to an idle device."""
     import torch
 
     measured = []
@@ -83,7 +83,7 @@ def seconds_of(repetitions: int, run: Callable[[], object]) -> float:
         run()
         torch.accelerator.synchronize()
         measured.append(time.perf_counter() - began)
-    return statistics.median(measured[1:])  # the first one makes what is made on first use
+    return statistics.median(measured[1:])  # the first call creates lazy objects
 
 
 def copies(elements: int, repetitions: int) -> dict[str, float]:
@@ -102,7 +102,7 @@ def sums(elements: int, repetitions: int, options: Any = None) -> dict[str, floa
     import torch.distributed as dist
 
     group = dist.new_group(pg_options=options) if options is not None else None
-    # Not zeros, which would not be sent. Each mean is equal to them.
+    # Ones, since zeros would not be sent, and the mean of ones is one again.
     on_device = torch.ones(elements, device=torch.accelerator.current_accelerator())
     in_host_memory = torch.ones(elements)
     found = {
@@ -115,7 +115,8 @@ def sums(elements: int, repetitions: int, options: Any = None) -> dict[str, floa
 
 
 def waiting(rank: int) -> dict[str, float]:
-    """Processor seconds of this process for each second that a call waits: of rank 0, which always waits."""
+    """Processor seconds of this process for each second that a call waits. Only rank 0's figures count: it always
+    waits."""
     import torch
     import torch.distributed as dist
 
@@ -158,13 +159,13 @@ def overlap(repetitions: int, width: int) -> dict[str, float]:
             work.wait()
 
     def is_short() -> bool:
-        """Whether a step takes less time than its sums: rank 0 decides."""
+        """Whether a step takes less time than its sums, by rank 0's measurement."""
         said = torch.tensor([seconds_of(1, alone) < sums_alone_s])
         dist.broadcast(said, 0)
         return bool(said)
 
     sums_alone_s = seconds_of(repetitions, only_sums)
-    while len(inputs) < INPUTS_MAX and is_short():  # it must have something to hide the sums behind
+    while len(inputs) < INPUTS_MAX and is_short():  # a short step could not hide the sums
         inputs = inputs.repeat(2, 1)
     measured = {
         "inputs": len(inputs),
@@ -214,7 +215,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def run_tests(options: argparse.Namespace) -> dict[str, str]:
-    """What pytest says in its last line, of each run, whose output is in the folder."""
+    """Runs the tests, with the output in the folder. Returns the last line of pytest in each run."""
     import torch
 
     on_device = {PREPARE_VARIABLE: "double" if options.double else "accelerator"}
@@ -278,7 +279,7 @@ def report_of(about: Mapping[str, Any], tests: Mapping[str, str], found: Mapping
 
 
 def describe(options: argparse.Namespace) -> dict[str, Any]:
-    """The machine; nothing if it has no accelerator."""
+    """Describes the machine; empty if it has no accelerator."""
     import torch
 
     kind = torch.accelerator.current_accelerator(check_available=True)
@@ -301,9 +302,9 @@ def describe(options: argparse.Namespace) -> dict[str, Any]:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=int, default=64 << 20, help="of the tensor (default: %(default)s)")
-    parser.add_argument("--width", type=int, default=2048, help="of DDP's layers (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=7, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--bytes", type=int, default=64 << 20, help="bytes of the tensor (default: %(default)s)")
+    parser.add_argument("--width", type=int, default=2048, help="width of DDP's layers (default: %(default)s)")
+    parser.add_argument("--repetitions", type=int, default=7, help="runs of each measurement (default: %(default)s)")
     parser.add_argument("--double", action="store_true", help="use the device for tests")
     parser.add_argument("--no-tests", action="store_true", help="measure only")
     parser.add_argument("--out", type=Path, default=Path("build/bench/gpu"), help="folder (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Workers as processes on this machine, at a software switch; one of them answers. For benchmarks without a network."""
+"""Runs workers as processes on this machine, with a software switch, for benchmarks without a network. One answers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from wiresum_lab.processes import SwitchProcess
 END_TIMEOUT_S = 30.0
 
 Work = Callable[[int, str, str, argparse.Namespace, Connection], None]
-"""A worker's part: rank, the switch's endpoint, a folder that all share, options, and where one of them answers."""
+"""The function of a worker. It takes the rank, the switch's endpoint, a folder that all workers share, options, and the
+pipe on which one of them answers."""
 
 
 def answer_of(workers: int, work: Work, options: argparse.Namespace, *, timeout_s: float, switch: list[str]) -> Any:
-    """What one of so many workers answers. `switch`: options of `wiresum switch`. Raises `EOFError` if all end without
-    an answer, and `RuntimeError` if none has come in time."""
+    """Runs the workers and returns the answer of one of them. `switch` has options of `wiresum switch`. Raises
+    `EOFError` if all workers end without an answer, and `RuntimeError` if no answer has come after `timeout_s`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder, SwitchProcess(Path(folder), *switch) as served:

@@ -1,4 +1,4 @@
-"""What the benchmarks' programs have in common: options, cases that take turns, and records with their table."""
+"""Common parts of the benchmarks' programs: options, cases that take turns, and records with their table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
 from wiresum_lab.ranks.ranks import Ranks, RanksError
 
-START_DELAY_NS = 20_000_000  # until all ranks have been told when to begin
+START_DELAY_NS = 20_000_000  # time to tell all ranks when to begin
 BLOCK = lanes_of_mtu(MTU_BYTES)
-"""Floats in a packet."""
+"""How many floats a packet carries."""
 Record: TypeAlias = dict[str, Any]
 
 
@@ -29,11 +29,11 @@ def say(text: str) -> None:
 
 
 class Options(argparse.ArgumentParser):
-    """Of one benchmark: those that all have, and those that it adds."""
+    """The options of one benchmark: common options, and those added by `add`."""
 
     def __init__(self, name: str, description: str | None, *, workers: Any = 8, link_mbit: Any = 100.0) -> None:
-        """`description` is the module's docstring, whose first line is shown. Without `workers` or `link_mbit` there is
-        no such option; a list takes several."""
+        """`description` is the module's docstring, whose first line is shown. `workers` and `link_mbit` are the
+        defaults of their options: None leaves the option out, and a list allows several values."""
         super().__init__(prog=f"make bench NAMES={name} ARGS='...'", description=(description or "").partition("\n")[0])
         self.add("--json", Path(f"build/bench/{name}.json"), "where the records go")
         if workers is not None:
@@ -42,7 +42,7 @@ class Options(argparse.ArgumentParser):
             self.add("--link-mbit", link_mbit, "rate of every link")
 
     def add(self, flag: str, default: Any, what: str, **more: Any) -> None:
-        """An option of the default's type: one, or as many as wanted of a list."""
+        """Adds an option of the default's type; if the default is a list, the option takes several values."""
         several = isinstance(default, list)
         kind = {"type": type(default[0]), "nargs": "+"} if several else {"type": type(default)}
         self.add_argument(flag, default=default, help=f"{what} (default: %(default)s)", **{**kind, **more})
@@ -50,12 +50,12 @@ class Options(argparse.ArgumentParser):
 
 @dataclass
 class Case:
-    """What takes its turn. `settings` tell it from all others, by the names that records have."""
+    """A case of a benchmark. Its `settings`, by their names in records, distinguish it from all others."""
 
     settings: Record
     repetitions: list[Record] = field(default_factory=list)
     further: Record = field(default_factory=dict)
-    """Records have it, too."""
+    """More entries of the case's record."""
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -71,11 +71,12 @@ class Case:
         return self.median("seconds")
 
     def goodput_mbit(self) -> float:
-        """Of fp32, whatever crosses the links."""
+        """The goodput in fp32, whatever format crosses the links."""
         return float(self["bytes"]) * 8 / self.seconds / 1e6
 
     def times(self, cases: Sequence[Case], **peer: Any) -> float | None:
-        """How many times faster it is than the one that differs from it by this."""
+        """How many times faster this case is than the case whose settings differ by `peer`; None if there is no such
+        case."""
         other = next((each for each in cases if each.settings == self.settings | peer), None)
         return other.seconds / self.seconds if other else None
 
@@ -87,8 +88,8 @@ def take_turns(
     prepare: Callable[[int], object],
     go: Callable[[Case], Record],
 ) -> None:
-    """One repetition of each case at a time, so that other load on the machine affects all alike. `prepare` is told the
-    number of the draw. The first repetitions are not counted."""
+    """Runs one repetition of each case in turn, so that other load on the machine affects all cases alike. `prepare`
+    gets the number of the draw. The first `warm_ups` repetitions are not recorded."""
     for draw in range(warm_ups + repetitions):
         prepare(draw)
         for case in cases:
@@ -100,8 +101,8 @@ def take_turns(
 
 
 def sum_once(ranks: Ranks, group: str) -> tuple[float, list[Record]]:
-    """Makes all ranks (`SummingRank`s) begin a sum at the same moment, and look at it when the last one has ended.
-    Returns the seconds from the first rank's start to the last one's end, and each rank's report."""
+    """Makes all ranks (`SummingRank`s) begin a sum at the same moment, and check it when the last rank has ended.
+    Returns the seconds from the first rank's start to the last rank's end, and each rank's report."""
     ranks.command("load")
     ranks.command("go", group, time.monotonic_ns() + START_DELAY_NS)
     reports = ranks.command("report")
@@ -109,19 +110,19 @@ def sum_once(ranks: Ranks, group: str) -> tuple[float, list[Record]]:
 
 
 def right(group: str, reports: Sequence[Record]) -> Sequence[Record]:
-    """Raises a `RanksError` if an element of a sum is wrong at a rank."""
+    """Returns the reports. Raises a `RanksError` if an element of a sum is wrong at a rank."""
     if wrong := sum(report["wrong_elements"] for report in reports):
         raise RanksError(f"{wrong} elements of a sum by '{group}' are wrong")
     return reports
 
 
 def seconds_of(answers: Sequence[Mapping[str, Any]]) -> float:
-    """From the first rank's start to the last one's end."""
+    """Seconds from the first rank's start to the last rank's end."""
     return float(max(answer["end_ns"] for answer in answers) - min(answer["start_ns"] for answer in answers)) / 1e9
 
 
 def prerequisites_met() -> bool:
-    """Can stars be built here? If not, says what is missing."""
+    """Whether stars can be built here. Prints what is missing if not."""
     try:
         check_prerequisites()
     except StarError as error:
@@ -136,8 +137,11 @@ def run(
     figures: Callable[[Case, Sequence[Case]], Record],
     draw: Callable[[Sequence[Record], argparse.Namespace], object] = lambda records, options: None,
 ) -> int:
-    """A benchmark's main program: measures, and keeps records: settings, `figures`, which may compare a case with
-    others, and repetitions. `measure` finds a folder `options.logs` beside them. Returns the exit status."""
+    """The main program of a benchmark, whose exit status it returns.
+
+    A case's record has its settings, its `figures`, which may compare the case with others, and its repetitions.
+    `measure` may use the folder `options.logs`, beside the records.
+    """
     if not prerequisites_met():
         return 2
     options.logs = options.json.parent / "log"
@@ -153,7 +157,7 @@ def run(
 
 
 def keep(path: Path, records: Sequence[Record]) -> None:
-    """In this file, and as a table."""
+    """Writes records to a file, and prints them as a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(records, indent=1) + "\n")
     say(table(records))
@@ -161,7 +165,7 @@ def keep(path: Path, records: Sequence[Record]) -> None:
 
 
 def table(records: Sequence[Record]) -> str:
-    """Their figures in columns, below those that are the same in all. Lists are for the file."""
+    """The records' figures in columns, below the figures that are the same in all records. Lists are left out."""
     names = list(dict.fromkeys(name for record in records for name in record))
     columns = {name: [record.get(name) for record in records] for name in names}
     columns = {name: of for name, of in columns.items() if not any(isinstance(each, list | dict) for each in of)}

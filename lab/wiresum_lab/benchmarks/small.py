@@ -1,9 +1,9 @@
-"""How long a small all-reduce takes, from call to return: make bench NAMES=small.
+"""Measures the duration of a small all-reduce, from call to return: make bench NAMES=small.
 
-A worker and a software switch on this machine, a core each (`--cores`), over loopback and over shared memory (DPDK's
-net_memif), with a sum that is exact and one in blocks. The worker calls `wiresum_all_reduce` of libwiresum, which
-returns with the sum: through ctypes, which takes about a microsecond itself. More workers than cores would measure how
-long one of them waits for its turn.
+A worker and a software switch run on this machine, on a core each (`--cores`), over loopback and over shared memory
+(DPDK's net_memif), with exact sums and with sums in blocks. The worker calls `wiresum_all_reduce` of libwiresum, which
+returns with the sum, through ctypes, which takes about a microsecond itself. With more workers than cores, the
+benchmark would measure how long a worker waits for its turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wiresum_lab.processes import SwitchProcess, on_core
 
 EAL = "--no-huge --no-pci -m 128"
 SWITCH_ADDRESS, WORKER_ADDRESS = "10.213.0.1", "10.213.0.2"
-"""Over shared memory, where only these two are."""
+"""Addresses over shared memory, which connects only these two."""
 TRANSPORTS = {"udp": "UDP, loopback", "dpdk": "DPDK, net_memif"}
 PRECISIONS = ("exact", "block")
 WARM_UP = 200
@@ -35,12 +35,12 @@ RUN_TIMEOUT_S = 120.0
 
 
 def device(folder: Path, role: str) -> str:
-    """One end of net_memif."""
+    """EAL arguments of one end of net_memif."""
     return f"{EAL} --vdev=net_memif0,role={role},socket={folder}/memif,socket-abstract=no"
 
 
 def call(variables: dict[str, str], core: int, elements: int, calls: int, answer: Connection) -> None:
-    """The worker: sends how many microseconds each call took, or why there is no answer."""
+    """The worker process: sends the microseconds of each call, or the text of an error."""
     os.sched_setaffinity(0, {core})
     os.environ.update(variables)
     library = ctypes.CDLL(str(files("wiresum.agent") / "libwiresum.so.1"))
@@ -62,13 +62,13 @@ def call(variables: dict[str, str], core: int, elements: int, calls: int, answer
         times.append((time.perf_counter_ns() - begun) * 1e-3)
         check(code)
     check(library.wiresum_leave(ctypes.byref(session)))
-    # The sum over one worker, again and again.
+    # A sum over one worker leaves the values as they are.
     answer.send(times[WARM_UP:] if [*values] == [*map(float, range(elements))] else "the sums are wrong")
 
 
 def measure(transport: str, precision: str, options: argparse.Namespace) -> Record:
-    """Microseconds from call to return: the median, and what a tenth of the calls were below and above. Raises a
-    `ProgramError` if the switch cannot serve, and a `RuntimeError` if the worker gives no answer."""
+    """Microseconds from call to return: the median, the first and the last decile. Raises a `ProgramError` if the
+    switch cannot serve, and a `RuntimeError` if the worker gives no answer."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     at_switch, at_worker = options.cores
@@ -110,10 +110,10 @@ def measure(transport: str, precision: str, options: argparse.Namespace) -> Reco
 def main(arguments: Sequence[str]) -> int:
     usable = os.sched_getaffinity(0)
     parser = Options("small", __doc__, workers=None, link_mbit=None)
-    parser.add("--elements", 256, "of fp32 in the tensor")
-    parser.add("--calls", 20_000, "of each kind")
-    parser.add("--cores", [min(usable), max(usable)], "of switch and worker", nargs=2)
-    parser.add("--transports", list(TRANSPORTS), "to measure", choices=TRANSPORTS)
+    parser.add("--elements", 256, "elements of the tensor, in fp32")
+    parser.add("--calls", 20_000, "calls of each kind")
+    parser.add("--cores", [min(usable), max(usable)], "cores of switch and worker", nargs=2)
+    parser.add("--transports", list(TRANSPORTS), "transports to measure", choices=TRANSPORTS)
     options = parser.parse_args(arguments)
     if not {*options.cores} <= usable:
         parser.error(f"there are no cores {options.cores} for this process: name others (--cores)")

@@ -1,16 +1,17 @@
-"""A job beside TCP on one link: `make bench NAMES=tcp ARGS=--help`. Needs root.
+"""Measures a job beside TCP on one link: `make bench NAMES=tcp ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) the workers sum one tensor again and again, over Wiresum or
-over Gloo. Further hosts, each on a link of its own, send TCP to worker 0 as fast as the kernel lets them. So they meet
-the job in one queue: that of the switch's port to worker 0, which has the RESULTs and all these connections. What it
-has no room for is dropped, whosesoever it is.
+over Gloo. Further hosts, each on a link of its own, send TCP to worker 0 as fast as the kernel lets them. These
+connections and the job's RESULTs share one queue, of the switch's port to worker 0. A full queue drops packets of
+either.
 
-The switch routes all connections. Bridged, a packet would belong to its sender's socket until it is received, and the
-kernel holds a socket back that has more than about a millisecond of packets in its own host's queues: here that would
-be the switch's queue, which such connections never fill.
+The switch routes all connections. If it bridged them, a packet would belong to its sender's socket until it is
+received, and the kernel holds back a socket with more than about a millisecond of packets in its own host's queues: the
+sockets would never fill the switch's queue.
 
-A job is fair to TCP if it has what one more connection would have. Both are measured over the same seconds, once the
-connections have found their rates; the time between two sums counts, since TCP takes the link then.
+A job is fair to TCP if its share of the link is that of one more connection. Job and connections are measured over the
+same seconds, once the connections have found their rates; the time between two sums counts, since TCP takes the link
+then.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 
 def route(star: Star) -> None:
-    """What hosts send to workers is routed by the switch."""
+    """Makes the switch route packets from hosts to workers."""
     star.switch.run(["sysctl", "-q", "-w", "net.ipv4.ip_forward=1"])
-    for interface in ("all", STAR_DEVICE):  # else it tells the hosts of the way without it
+    for interface in ("all", STAR_DEVICE):  # otherwise the switch tells hosts the direct way
         star.switch.run(["sysctl", "-q", "-w", f"net.ipv4.conf.{interface}.send_redirects=0"])
     for host in star.leaves:
         for worker in star.workers:
@@ -79,7 +80,7 @@ def route(star: Star) -> None:
 
 
 def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.Namespace) -> Record:
-    """Sums for some seconds beside so many connections."""
+    """Sums for some seconds beside `flows` connections, and measures both."""
     target = star.workers[0]
     command = [sys.executable, "-m", FLOW]
     with contextlib.ExitStack() as running:
@@ -100,7 +101,7 @@ def beside(star: Star, ranks: Ranks, group: str, flows: int, options: argparse.N
 
 
 def sums_for(ranks: Ranks, group: str, seconds: float) -> tuple[int, int]:
-    """Returns how many sums it were, and what the workers have sent again for them."""
+    """Sums for some seconds. Returns the number of sums and the workers' retransmissions."""
     sums = again = 0
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -111,7 +112,7 @@ def sums_for(ranks: Ranks, group: str, seconds: float) -> tuple[int, int]:
 
 
 def figures(case: Case, _: Sequence[Case]) -> Record:
-    """`to_one_flow`: the job's goodput over a connection's."""
+    """The columns of a case. `to_one_flow` is the job's goodput divided by that of a connection."""
     (found,) = case.repetitions
     one_mbit = found["tcp_mbit"] / case["flows"] if case["flows"] else None
     return found | {"one_flow_mbit": one_mbit, "to_one_flow": one_mbit and found["job_mbit"] / one_mbit}
@@ -119,12 +120,12 @@ def figures(case: Case, _: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("tcp", __doc__, workers=2)
-    parser.add("--bytes", 8_000_000, "of the tensor")
-    parser.add("--slots", 512, "that the job asks for")
+    parser.add("--bytes", 8_000_000, "bytes of the tensor")
+    parser.add("--slots", 512, "slots that the job asks for")
     parser.add("--flows", [0, 1, 4], "numbers of connections", choices=range(AGGREGATORS_MAX + 1), metavar="N")
-    parser.add("--congestion-control", "cubic", "of the connections, the kernel's word")
-    parser.add("--seconds", 20.0, "of each case")
-    parser.add("--settle-seconds", 10.0, "before that, for the rates to settle")
+    parser.add("--congestion-control", "cubic", "the kernel's name for the connections' congestion control")
+    parser.add("--seconds", 20.0, "duration of each case")
+    parser.add("--settle-seconds", 10.0, "time before each case, for the rates to settle")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

@@ -1,9 +1,9 @@
 """Wiresum, Gloo and Open MPI, side by side: the same tensors over links as slow as asked, and every sum is checked.
 
-Theory of operation. For each number of workers a star of namespaces is built (`star.py`), and on it every system is
-started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that whatever else the machine does hits all
-alike; a system that is not being measured waits without taking processor time. Before each repetition every rank has
-its tensor ready, and all are told to go at once; the clock runs from the first rank's start to the last rank's end.
+Theory of operation. For each number of workers a star of namespaces is built (`star.py`), on which every system is
+started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that other load on the machine hits all
+systems alike; a system that is not being measured waits without taking processor time. Every rank fills its tensor
+before a repetition, which all ranks start at once; the clock runs from the first rank's start to the last rank's end.
 Every sum is checked, element by element, outside the measured time.
 
 Between experiments on one star the links are reshaped and the processes live on. Unshaped links get a new star, since
@@ -29,11 +29,12 @@ from wiresum_lab.ranks.ranks import Ranks, Site
 EXPERIMENTS = ("rate", "loss", "unshaped")
 SLOW_MBIT = 100.0
 SLOW_BYTES, FAST_BYTES, UNSHAPED_BYTES = 8_000_000, 32_000_000, 25_000_000
-"""About a second of a ring at 100 Mbit/s; at higher rates as long as the cores allow."""
+"""Bytes of the tensor by rate of the links. A ring takes about a second at 100 Mbit/s; at higher rates the cores
+decide."""
 UNSHAPED_WORKERS_MAX = 4
-"""More would measure how processes share the cores."""
+"""The most workers on unshaped links. With more, the benchmark would measure how processes share the cores."""
 UNSHAPED_REPETITIONS_FACTOR = 4
-"""Chance moves short repetitions more than long ones, and more of them cost little."""
+"""How many times more repetitions unshaped links get: short repetitions vary more than long ones, and cost little."""
 WARM_UPS = 1
 PROBE_S = 0.3
 EPILOG = """\
@@ -55,13 +56,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add("--loss", 0.01, "the fraction of packets lost")
     parser.add("--mtu", [MTU_BYTES, 9000], "bytes of packets, on unshaped links")
     parser.add("--bits", [32, 16, 8], "Wiresum's bits for a float", choices=(32, 16, 8))
-    parser.add("--bytes", 0, "of the tensor, 0: 8 MB at 100 Mbit/s, 32 MB above, 25 MB unshaped")
-    parser.add("--repetitions", 5, "of each case; four times as many on unshaped links")
+    parser.add("--bytes", 0, "bytes of the tensor; 0: 8 MB at 100 Mbit/s, 32 MB above, 25 MB unshaped")
+    parser.add("--repetitions", 5, "repetitions of each case; four times as many on unshaped links")
     return parser.parse_args(arguments)
 
 
 def stars(options: argparse.Namespace) -> Iterator[tuple[int, list[Link]]]:
-    """Each star's number of workers, and the shapes that its links take one after the other."""
+    """The number of workers of each star, and the shapes that its links take in turn."""
     for workers in options.workers:
         links = [Link(rate) for rate in options.link_mbit] if "rate" in options.only else []
         if "loss" in options.only and workers == max(options.workers):
@@ -74,8 +75,9 @@ def stars(options: argparse.Namespace) -> Iterator[tuple[int, list[Link]]]:
 
 
 def cases_of(options: argparse.Namespace, systems: Sequence[System], workers: int, link: Link) -> list[Case]:
-    """One for each system and number of bits, in the order in which they take turns. Only the first experiment has all
-    numbers of bits; and where packets are lost, Open MPI says nothing that Gloo does not."""
+    """The cases of a link, one for each system and number of bits, in the order in which they take turns. Only the
+    first experiment has all numbers of bits. Open MPI is left out where packets are lost, since it says nothing that
+    Gloo does not."""
     is_rate = link.rate_mbit is not None and not link.loss
     size = UNSHAPED_BYTES if link.rate_mbit is None else SLOW_BYTES if link.rate_mbit <= SLOW_MBIT else FAST_BYTES
     alike = {"workers": workers, "link_mbit": link.rate_mbit, "loss": link.loss, "mtu": link.mtu}
@@ -139,13 +141,13 @@ def reshape(star: Star, link: Link) -> None:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """docs/benchmark.md says what they mean."""
+    """The columns of a case, which docs/benchmark.md explains."""
     size, link_mbit, mtu = case["bytes"], case["link_mbit"], case["mtu"]
     goodput_mbit, bound_mbit = case.goodput_mbit(), network_mbit(size, link_mbit, case["bits"], mtu)
     is_ring = case["system"] in ("gloo", "openmpi")
     own_mbit = ring_mbit(size, link_mbit, case["workers"], mtu) if is_ring else bound_mbit
     again = case.all("retransmissions")
-    # A peer sends floats as they are, whatever our bits.
+    # A peer sends floats as they are, at any number of Wiresum's bits.
     peers = {peer: case.times(measured, system=peer, bits=FLOAT_BITS) for peer in ("gloo", "openmpi")}
     return {
         "seconds": case.seconds,

@@ -1,8 +1,8 @@
-"""The tensors of the benchmark, and what their sum must be. `mpi.c` computes the same.
+"""The tensors of the benchmark, and their expected sum. `mpi.c` computes the same tensors.
 
 Elements are small whole numbers, so every system's sum is exact, at every lane width and in every order of addition.
-They come from a table with a prime number of entries, entered at another place in each repetition: a chunk that lands
-at the wrong place, or a sum left over from the repetition before, is seen.
+They come from a table with a prime number of entries, which each repetition reads from another entry on. So the check
+detects a chunk at the wrong place, and a sum left over from the repetition before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def table(rank: int) -> NDArray[np.float32]:
 
 
 def fill(out: NDArray[np.float32], values: NDArray[np.float32], repetition: int) -> None:
-    """out[i] = values[(i + shift) mod TABLE_ELEMENTS]"""
+    """Sets out[i] = values[(i + shift) mod TABLE_ELEMENTS]."""
     rolled = np.roll(values, -shift(repetition))
     whole = len(out) // TABLE_ELEMENTS * TABLE_ELEMENTS
     out[:whole].reshape(-1, TABLE_ELEMENTS)[:] = rolled
@@ -34,7 +34,7 @@ def fill(out: NDArray[np.float32], values: NDArray[np.float32], repetition: int)
 
 
 def wrong_elements(result: NDArray[np.float32], expected: NDArray[np.float32], repetition: int) -> int:
-    """How many elements of `result` are not those of the table `expected`, bit for bit."""
+    """How many elements of `result` differ from those of the table `expected`."""
     rolled = np.roll(expected, -shift(repetition))
     whole = len(result) // TABLE_ELEMENTS * TABLE_ELEMENTS
     wrong = np.count_nonzero(result[:whole].reshape(-1, TABLE_ELEMENTS) != rolled)

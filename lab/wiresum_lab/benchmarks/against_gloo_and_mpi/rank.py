@@ -3,7 +3,8 @@
     prepare LANE_BITS ELEMENTS REPETITION      tensors are filled
     go                                         gives times, wrong elements and retransmissions of an all-reduce
 
-Times are of CLOCK_MONOTONIC, which namespaces of one machine share. -1 retransmissions: the system does not say.
+Times are of CLOCK_MONOTONIC, which namespaces of one machine share. Retransmissions are -1 if the system has no
+counter.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wiresum_lab.ranks.rank import TIMEOUT, main
 
 
 class Rank:
-    """A process group, or one for each lane width, and the tensors of the current case."""
+    """The process groups of a system, one for each lane width, and the tensors of the current case."""
 
     def __init__(self, system: str) -> None:
         self.system = system
@@ -62,7 +63,7 @@ class Rank:
         }
 
     def _retransmissions(self) -> int:
-        """Of this worker, in the current group, so far."""
+        """This worker's retransmissions in the current group so far; -1 if the system has no counter."""
         if self.system != "wiresum":
             return -1
         network = wiresum.torch.stats(self.groups[self.bits]).network

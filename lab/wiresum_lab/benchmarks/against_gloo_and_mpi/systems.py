@@ -1,4 +1,4 @@
-"""How each system under test is started on a star.
+"""Starts each system under test on a star.
 
 A system is started once for each number of workers and kind of link, and then repeats any number of cases.
 Each peer has the settings that serve it best, and each choice is explained where it is made.
@@ -34,18 +34,18 @@ class System:
 
     name: str
     start_all: Callable[[Ranks], object]
-    """Starts a rank in each worker's namespace, and what they need."""
+    """Starts a rank in each worker's namespace, and the switch or launcher that the ranks need."""
     missing: Callable[[], str | None]
-    """What to install, if it cannot run here."""
+    """Returns what to install if the system cannot run here; None if it can."""
     bits: tuple[int, ...] = (32,)
 
     def start(self, site: Site, logs: Path) -> Ranks:
-        """Its ranks, ready to repeat cases."""
+        """The system's ranks, ready to repeat cases."""
         return Ranks(self.name, site, logs.resolve(), self.start_all)
 
 
 def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: float = PATIENCE_S) -> Record:
-    """One all-reduce of every rank, after all have their tensors. A worker's processor time is the mean over ranks."""
+    """Runs one all-reduce after all ranks have filled their tensors. `worker_cpu_s` is the mean over ranks."""
     ranks.command("prepare", bits, elements, repetition, timeout_s=START_TIMEOUT_S)
     switch_cpu_s = ranks.service_cpu_s()
     answers = right(ranks.name, ranks.command("go", timeout_s=timeout_s))
@@ -59,20 +59,20 @@ def repeat(ranks: Ranks, bits: int, elements: int, repetition: int, timeout_s: f
 
 
 def start_gloo(ranks: Ranks, backend: str = "gloo") -> None:
-    """Ranks meet over the management network, and talk over the star."""
+    """Starts ranks that meet over the management network, and sum over the star."""
     variables = {"GLOO_SOCKET_IFNAME": STAR_DEVICE}
     ranks.start_torch(RANK, backend, variables=lambda _: variables, port=GLOO_PORT)
 
 
 def start_wiresum(ranks: Ranks) -> None:
-    """The bridge copies multicast packets, as an Ethernet switch does."""
+    """Starts a switch with multicast results, which the bridge copies as an Ethernet switch does, and ranks."""
     options = ["--lanes", str(lanes_of_mtu(ranks.site.mtu)), "--multicast", "239.192.0.0"]
     control = ranks.start_switch(ranks.site.switch, *options)
     ranks.start_torch(RANK, "wiresum", variables=lambda worker: worker.variables(control))
 
 
 def start_mpi(ranks: Ranks) -> None:
-    """Open MPI over TCP, with the best of its own collectives."""
+    """Starts Open MPI over TCP, with the best of its own collectives."""
     _start_mpirun(
         ranks,
         {
@@ -84,11 +84,11 @@ def start_mpi(ranks: Ranks) -> None:
 
 
 def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
-    """The same program, launched the same way, with the component of docs/mpi.md; by default it sums as the PyTorch
-    backend does."""
+    """Starts Open MPI's program with the component of docs/mpi.md, which by default sums as the PyTorch backend
+    does."""
     switch = ranks.site.switch
-    # On the star: mpirun gives all ranks the same variables, so none its own address, and they take the one that
-    # routes to the switch.
+    # The control port is on the star: mpirun gives all ranks the same variables, so no rank gets its own address, and
+    # each takes the address that routes to the switch.
     control = f"{switch.address}:{MPI_PORTS[precision]}"
     options = ["--port", str(MPI_PORTS[precision] + 1), "--lanes", str(lanes_of_mtu(ranks.site.mtu))]
     options += ["--multicast", MPI_GROUPS[precision]]
@@ -101,7 +101,7 @@ def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
             "mca_base_component_path": f"{_component_folder()}:{installed}",
             "coll_wiresum_switch": control,
             "coll_wiresum_verbose": "1",
-            # The warm-up joins.
+            # Ranks join in the warm-up.
             "coll_wiresum_join_after": "0",
         },
         {"WIRESUM_INSECURE": "1", "WIRESUM_PYTHON": sys.executable, "WIRESUM_PRECISION": precision},
@@ -109,9 +109,9 @@ def start_mpi_over_wiresum(ranks: Ranks, precision: str = "block") -> None:
 
 
 def _start_mpirun(ranks: Ranks, own: dict[str, str], variables: dict[str, str] | None = None) -> None:
-    """mpirun runs in the manager's namespace and starts a daemon in each worker's through `mpi_launch_agent.sh`, which
-    stands in for ssh and gives each daemon a host name of its own, so that ranks do not believe they share a machine.
-    The launcher talks over the management network, MPI over the star, and never through shared memory."""
+    """Starts mpirun in the manager's namespace. It starts a daemon in each worker's through `mpi_launch_agent.sh`,
+    which replaces ssh and gives each daemon a host name of its own, so that ranks do not believe they share a machine.
+    The launcher uses the management network; MPI uses the star, and never shared memory."""
     site, binary = ranks.site, ranks.folder / "allreduce_mpi"
     compiler = ["mpicc", "-O2", "-o", str(binary), str(FOLDER / "mpi.c")]
     compiled = subprocess.run(compiler, capture_output=True, text=True, check=False)
@@ -157,7 +157,7 @@ def _gloo_missing() -> str | None:
 
 
 def _wiresum_missing() -> str | None:
-    """Looks where the ranks' Python will."""
+    """What to install if a module is missing from the path of the ranks' Python; None if all are there."""
     for module in ("torch", "wiresum.torch", "wiresum.agent._native", "wiresum.switch._native"):
         try:
             found = importlib.util.find_spec(module)
@@ -183,7 +183,8 @@ def component_missing() -> str | None:
 
 
 def _component_folder() -> Path | None:
-    """Of Open MPI's component, which lies beside the agent's native module."""
+    """The folder of the component for Open MPI, beside the agent's native module; None if the component was not
+    built."""
     module = importlib.util.find_spec("wiresum.agent._native")
     folder = Path(module.origin).resolve().parent / "openmpi" if module is not None and module.origin else None
     return folder if folder is not None and (folder / "mca_coll_wiresum.so").exists() else None

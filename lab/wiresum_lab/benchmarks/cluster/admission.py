@@ -1,11 +1,11 @@
-"""Admits jobs to a software switch and tears them down, again and again. How long does a join take; does anything stay?
+"""Admits jobs to a software switch and tears them down, again and again. Measures the time of a join, and finds leaks.
 
-Each round starts `--jobs` jobs, one after the other, whose workers all ask at once; when all run and all their workers
-have sent a heartbeat, they leave, job by job. The switch and its join service are a process of their own, which counts
-after each round what it holds: jobs and slots, entries of the data plane, open files, threads, tasks of its event loop.
-All must be what they were after the first rounds. Workers are only what the service sees of them: calls over
-connections, one for each rank. With `--leaves` the workers hang on so many switches below another, all of them in the
-switch's process, in equal parts.
+Each round starts `--jobs` jobs, one after the other, whose workers all join at once. When all workers have sent a
+heartbeat, they leave, job by job. The switch and its join service run in a process of their own, which counts its
+resources after each round: jobs and slots, entries of the data plane, open files, threads, tasks of its event loop. The
+counts must be those of the first rounds. A worker here is only its calls to the service; each rank has a connection.
+With `--leaves` the workers are shared equally among so many switches below another one, all of them in the switch's
+process.
 
     python -m wiresum_lab.benchmarks.cluster.admission --seconds 600
     python -m wiresum_lab.benchmarks.cluster.admission --seconds 30 --jobs 1 --workers 128 --leaves 8
@@ -48,29 +48,30 @@ if TYPE_CHECKING:
 
 LANES = 64
 NETWORK = "127.0.9"
-"""Of the tree."""
+"""First three bytes of the addresses of a tree of switches."""
 SLOTS_OF_JOB = 64
 WARM_ROUNDS = 2
-"""Until gRPC's pools and Python's caches are as large as they get."""
+"""How many rounds it takes until gRPC's pools and Python's caches stop growing."""
 REQUESTS_MAX = 1_000_000
 
 
 @dataclass(frozen=True)
 class Census:
-    """What the switches' process holds when no job runs."""
+    """Resources of the switches' process when no job runs."""
 
     jobs: int
     slots_taken: int
     entries: int
-    """Jobs in the data planes."""
+    """How many jobs the data planes hold."""
     files: int
     threads: int
     tasks: int
-    """Tasks of the event loop that have not ended."""
+    """How many tasks of the event loop have not ended."""
     resident_kib: int
 
     def leaks(self, before: Census) -> dict[str, tuple[int, int]]:
-        """What has grown, by name. Memory does not count, since the allocator keeps some."""
+        """The resources that have grown, by name, with both counts. Memory is left out, since the allocator keeps
+        some."""
         now, then = dataclasses.asdict(self), dataclasses.asdict(before)
         return {name: (then[name], now[name]) for name in now if name != "resident_kib" and now[name] > then[name]}
 
@@ -93,7 +94,7 @@ class AdmissionResult:
 
 
 def _switches(jobs_max: int, leaves: int) -> list[SoftwareSwitch]:
-    """One switch; or a spine, and leaves below it."""
+    """One switch; with `leaves`, a spine and so many leaves below it."""
     from wiresum.switch.software_switch import SoftwareSwitch
     from wiresum_lab.loopback_tree import loopback_tree
 
@@ -106,7 +107,7 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
     from wiresum.controller.security import Security
 
     devices = _switches(jobs_max, leaves)
-    # All workers share one address here, and so its limit of requests.
+    # All workers share one address here, and therefore one limit of requests.
     security = Security(requests_burst=REQUESTS_MAX)
     server = JoinServer(devices, security=security)
     pipe.send(server.start("127.0.0.1", 0))
@@ -132,7 +133,7 @@ def _serve(pipe: Connection, jobs_max: int, leaves: int) -> None:
 
 @contextmanager
 def _switch(jobs_max: int, leaves: int) -> Iterator[tuple[int, Connection]]:
-    """Runs the switch. Gives its control port, and the pipe over which it is asked."""
+    """Runs the switch in a process. Gives its control port and the pipe to that process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, jobs_max, leaves), daemon=True)
@@ -157,7 +158,7 @@ def _received(pipe: Connection) -> Any:
 
 
 class Worker:
-    """One rank of each job in turn."""
+    """The client of one rank, in each job in turn."""
 
     def __init__(self, port: int, rank: int, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -166,7 +167,7 @@ class Worker:
         self._rank, self._address = rank, address
 
     async def join(self, job_name: str, workers: int, index: int) -> tuple[messages.JoinReply, float]:
-        """Returns the grant, and how long it took."""
+        """Joins a job. Returns the grant, and the seconds until it came."""
         request = join_request(
             job_name=job_name,
             rank=self._rank,
@@ -186,7 +187,7 @@ class Worker:
         raise click.ClickException(f"{job_name}, rank {self._rank}: the service said nothing more, and granted nothing")
 
     async def attend(self, reply: messages.JoinReply) -> Attendance:
-        """Returns when the service has answered the first heartbeat."""
+        """Starts heartbeats. Returns when the service has answered the first one."""
         call = self._stub.Attend()
         beat = messages.Heartbeat(member=member_of(reply), round_newest=1)
         await call.write(beat)
@@ -197,7 +198,7 @@ class Worker:
         try:
             await self._stub.Leave(messages.LeaveRequest(member=member_of(reply)), timeout=PATIENCE_S)
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: some left long before this one
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # the job has ended: others left long before
                 raise
         attendance.beating.cancel()
         attendance.call.cancel()
@@ -232,7 +233,7 @@ async def _round(ranks: list[Worker], number: int, jobs: int) -> list[float]:
 
 
 async def _census(pipe: Connection, before: Census | None = None) -> Census:
-    """Counts when the last job is gone with all that it had, or when that should be."""
+    """Counts resources as soon as no job is left and nothing has grown, or after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         pipe.send("census")

@@ -1,19 +1,19 @@
-"""Compressed training beside fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
+"""Compares compressed training with fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
 several ways (`rank.py`): fp32 over Gloo; fp32, 16 and 8 bits through the switch, without compression; and methods of
 wiresum.compress through the switch. All start from the same parameters and see the same images.
 
 *Time and bytes* are measured on the shaped links, in training steps, forward and backward pass included: the ways take
-turns, step by step, and the clock runs from the first rank's start to the last rank's end. Bytes are those that the
-workers' interfaces on the star counted, headers, acknowledgements and all.
+turns, step by step, and the clock runs from the first rank's start to the last rank's end. The workers' interfaces on
+the star count the bytes, headers and acknowledgements included.
 
-*Accuracy* does not depend on how fast a link is. So before and after the timed steps the shaping is off, and every way
-trains for as many steps. Accuracy over time is then accuracy over steps, each of which takes what it took on the
-shaped links. Rate and momentum are the same for all ways. They were chosen by the accuracy on validation images, which
-are neither trained on nor tested: `--rate`, `--momentum` and the records show how.
+*Accuracy* does not depend on the rate of a link. So before and after the timed steps the shaping is off, and every way
+trains for as many steps. Accuracy over time is then accuracy over steps, each of which takes as long as on the shaped
+links. Learning rate and momentum are the same for all ways. They were chosen by the accuracy on validation images,
+which are neither trained on nor tested: `--rate`, `--momentum` and the records show how.
 
-Few cores hide much: with eight workers and a switch on two, what a step computes counts four times.
+Few cores hide much: with eight workers and a switch on two cores, the computation of a step counts four times.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ TITLES = {
 }
 TEST_IMAGES, VALIDATION_IMAGES = 500, 300
 WARM_UP_STEPS = 5
-"""IntDIANA's first step has 32 bits, DDP rebuilds its buckets after it, and residuals have to fill."""
+"""Untimed steps before the timed ones: IntDIANA's first step has 32 bits, DDP rebuilds its buckets after the first
+step, and residuals have to fill."""
 
 
 def write_digits(path: Path) -> None:
-    """The digits of scikit-learn, so that each rank need not import that."""
+    """Writes scikit-learn's digits to a file, so that ranks need not import scikit-learn."""
     from sklearn.datasets import load_digits  # more than a second, and only here
 
     pixels, labels = load_digits(return_X_y=True)
@@ -95,7 +96,7 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 
 def timed(ranks: Ranks, way: str) -> Record:
-    """A step; all but the seconds are means over workers."""
+    """Runs and times one step. The figures but `seconds` are means over workers."""
     answers = ranks.command("train", way, 1)
     names = ("cpu_seconds", "bytes_sent", "bytes_received")
     return {"seconds": seconds_of(answers)} | {
@@ -104,7 +105,7 @@ def timed(ranks: Ranks, way: str) -> Record:
 
 
 def trained(way: str, ranks: Ranks, step: int, options: argparse.Namespace) -> Record:
-    """Trains to the end, and looks now and then at the accuracy, in percent of test and of validation images."""
+    """Trains to the end, and records the accuracy every `--every` steps, in percent of test and validation images."""
     found: dict[str, list[float]] = {"steps": [], "accuracy": [], "validation": []}
     while True:
         accuracy = ranks.command("accuracy", way)[0]
@@ -143,11 +144,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add("--timed", 9, "steps on shaped links")
     parser.add("--steps", 200, "steps of each training")
     parser.add("--rate", 0.2, "learning rate of all ways")
-    parser.add("--momentum", 0.8, "likewise")
+    parser.add("--momentum", 0.8, "momentum of all ways")
     parser.add("--every", 20, "steps between accuracies")
-    parser.add("--ways", list(WAYS), "to train", choices=WAYS)
+    parser.add("--ways", list(WAYS), "ways to train", choices=WAYS)
     options = parser.parse_args(arguments)
-    options.ways = [way for way in WAYS if way == GLOO or way in options.ways]  # all are compared with Gloo
+    options.ways = [way for way in WAYS if way == GLOO or way in options.ways]  # every way is compared with Gloo
     return program.run(options, measure, figures, draw)
 
 

@@ -1,4 +1,4 @@
-"""The picture of a run: time of a step, accuracy over bytes, accuracy over time."""
+"""Draws the chart of a run: time of a step, accuracy over bytes, accuracy over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLOURS = matplotlib.color_sequences["tab20"]
 
 
 def draw(ways: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Writes a PNG. The ways are the benchmark's records."""
+    """Writes a PNG; `ways` are the records of the benchmark."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
     _draw_steps(axes[0], ways)
     _draw_accuracy(axes[1], ways, [way["received_megabytes"] for way in ways], "received by a worker, MB")
@@ -40,7 +40,8 @@ def _draw_steps(axis: Axes, ways: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_accuracy(axis: Axes, ways: Sequence[dict[str, Any]], of_step: Sequence[float], unit: str) -> None:
-    """Over what a step takes; logarithmic, since the ways differ by an order of magnitude."""
+    """Plots accuracy over `of_step` (the bytes or seconds of a step) times steps, on a logarithmic axis, since the ways
+    differ by an order of magnitude."""
     for way, one, colour in zip(ways, of_step, COLOURS, strict=False):
         axis.plot([one * step for step in way["steps"]], way["accuracy"], color=colour, marker=".")
     axis.set_xscale("log")

@@ -1,6 +1,6 @@
 """One rank of the benchmark of compressed training: a process that trains the same network in several ways.
 
-    prepare FILE WAYS HIDDEN STEPS RATE MOMENTUM    the data is read, and every way has its network
+    prepare FILE WAYS HIDDEN STEPS RATE MOMENTUM    reads the data, and makes a network for every way
     train WAY STEPS                                 gives times, processor time, and bytes over the star's device
     accuracy WAY                                    percent of the test and of the validation images, at rank 0
 
@@ -27,19 +27,19 @@ from wiresum_lab.ranks.rank import main
 from wiresum_lab.ranks.ranks import GLOO
 
 IMAGES = 16
-"""In a worker's batch."""
+"""Images in a worker's batch."""
 WARM_UP_STEPS = 10
 RATIO = 0.01
 
 SLOTS = 256
-"""Of each group: those of the default one."""
+"""Slots of each group, as many as the default group has."""
 
 WIRESUM, DENSE_16, DENSE_8 = "wiresum", "wiresum-16", "wiresum-8"
 INT_DIANA, G_TOP_K = "int-diana", "gtopk"
 DENSE = {DENSE_16: wiresum.torch.Options(bits=16, slots=SLOTS), DENSE_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
-"""Groups whose sums are of fewer bits, without compression: the backend's own."""
+"""Options of groups that sum with fewer bits, without compression: the backend's own formats."""
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
-    INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD, where it costs no accuracy
+    INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD costs this method no accuracy
     "qsgd": (wc.QSGD(), "layer"),
     "powersgd": (wc.PowerSGD(2), "layer"),
     "topk": (wc.TopK(RATIO), "model"),
@@ -72,7 +72,7 @@ class Images:
 
 
 def network(pixels: int, hidden: int) -> nn.Module:
-    """Three hidden layers: with 1024 units each on 64 pixels 2.2 million parameters."""
+    """A network of three hidden layers: with 1024 units each on 64 pixels it has 2.2 million parameters."""
     torch.manual_seed(1)
     layers: list[nn.Module] = [nn.Linear(pixels, hidden), nn.ReLU()]
     for _ in range(2):
@@ -82,7 +82,7 @@ def network(pixels: int, hidden: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Settings:
-    """The same for all ways."""
+    """Hyperparameters, the same for all ways."""
 
     hidden: int
     steps: int
@@ -91,7 +91,7 @@ class Settings:
 
 
 class Training:
-    """A network, its optimizer and, where it has one, its compression."""
+    """A network, its optimizer and, if the way has one, its compression."""
 
     def __init__(self, way: str, group: dist.ProcessGroup, images: Images, settings: Settings) -> None:
         self._images = images
@@ -126,7 +126,7 @@ class Training:
         }
 
     def _accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """In percent."""
+        """The percentage of images that are classified correctly."""
         with torch.no_grad():
             chosen = self._model.module(images).argmax(1)
         return float((chosen == labels).float().mean()) * 100
@@ -137,7 +137,7 @@ class Rank(rank.Rank):
         super().__init__(device, **DENSE)
 
     def prepare(self, path: str, ways: str, hidden: int, steps: int, rate: float, momentum: float) -> None:
-        """`ways`: separated by commas."""
+        """Makes a training for each of `ways`, which are separated by commas."""
         world = dist.group.WORLD
         assert world is not None
         images, settings = Images.read(path), Settings(hidden, steps, rate, momentum)

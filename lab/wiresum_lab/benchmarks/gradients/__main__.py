@@ -1,8 +1,9 @@
-"""Real gradients, by WIRESUM_PRECISION: `make bench NAMES=gradients ARGS=--help`. Needs root.
+"""Trains with each WIRESUM_PRECISION: `make bench NAMES=gradients ARGS=--help`. Needs root.
 
 On a star of namespaces (`star.py`) all ranks train a small model again and again from the same start (`rank.py`), each
 time with gradients that are summed in another way: in blocks, in blocks with exact sums where blocks lose too much,
-exactly, and in fp32 over Gloo. Counted is how often blocks lose too much, and what summing these chunks again costs.
+exactly, and in fp32 over Gloo. The benchmark counts how often blocks lose too much, and the cost of summing these
+chunks again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 
 def summary(answers: Sequence[Record]) -> Record:
-    """By step the mean loss of all workers, and what all of them have counted: nothing for Gloo."""
+    """The mean loss of all workers, by step, and the sums of their counters, which Gloo does not have."""
     losses = [statistics.fmean(step) for step in zip(*(answer["losses"] for answer in answers), strict=True)]
     names = answers[0].keys() - {"losses", "parameters"}
     counted = {name: sum(answer[name] for answer in answers) for name in names}
@@ -48,12 +49,12 @@ def summary(answers: Sequence[Record]) -> Record:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """The loss is the mean of the last steps; `from_gloo` the largest difference from Gloo's loss at any step; such
-    chunks, which blocks cannot carry, are a part of all."""
+    """The columns of a case: `loss` is the mean of the last steps, `from_gloo` the largest difference from Gloo's loss
+    at any step, `such_chunks` the fraction of chunks that blocks cannot carry."""
     of_model = {each["group"]: each.further for each in measured if each["model"] == case["model"]}
     losses, counted = case.further["losses"], case.further["counted"]
     chunks = case["steps"] * -(-case.further["parameters"] // BLOCK)
-    # All workers count a chunk that is summed again; with `block` those count it whose elements they are.
+    # With `adaptive`, all workers count a chunk that is summed again; with `block`, only those that have its elements.
     lost = (counted.get("chunks_exact", 0) or counted.get("chunks_wide", 0)) / case["workers"]
     apart = (abs(mine - theirs) for mine, theirs in zip(losses, of_model[GLOO]["losses"], strict=True))
     return {
@@ -66,8 +67,8 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("gradients", __doc__, workers=4)
-    parser.add("--models", list(TASKS), "to train", choices=TASKS)
-    parser.add("--steps", 150, "of each training")
+    parser.add("--models", list(TASKS), "models to train", choices=TASKS)
+    parser.add("--steps", 150, "steps of each training")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

@@ -1,4 +1,4 @@
-"""Two small models and what they learn: a GPT on the text of docs/, and a convolutional network on digits."""
+"""Two small models and their data: a GPT on the text of docs/, and a convolutional network on digits."""
 
 from __future__ import annotations
 

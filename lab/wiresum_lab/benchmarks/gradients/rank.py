@@ -1,4 +1,4 @@
-"""One rank of the benchmark of gradients: a process with a group for each way of rounding, and one of Gloo.
+"""One rank of the benchmark of gradients: a process with a group for each precision, and a group of Gloo.
 
 train MODEL GROUP STEPS         trains from the same start, with the gradients that this group sums
 """
@@ -23,7 +23,8 @@ class TrainingRank(Rank):
         super().__init__(device, **{each: wiresum.torch.Options(precision=each, sparse=False) for each in PRECISIONS})
 
     def train(self, model: str, group: str, steps: int) -> dict[str, Any]:
-        """The loss of each step before it, the parameters, and what the group's network counted."""
+        """Trains from the start. Returns the loss before each step, the number of parameters, and the increase of the
+        group's counters."""
         torch.manual_seed(0)
         task = TASKS[model]()
         parameters = list(task.model.parameters())
@@ -47,7 +48,7 @@ class TrainingRank(Rank):
         }
 
     def _sum_gradients(self, parameters: list[torch.nn.Parameter], group: str) -> None:
-        """All of them in one tensor, the last layer first, as in a bucket of DDP."""
+        """Averages all gradients in one tensor, the last layer first, as in a bucket of DDP."""
         gradients = [parameter.grad for parameter in reversed(parameters) if parameter.grad is not None]
         bucket = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(bucket, group=self.groups[group])

@@ -1,12 +1,12 @@
-"""What a packet costs, by layer and by transport; needs root and two cores: make bench NAMES=packets.
+"""Measures the cost of a packet, by layer and by transport; needs root and two cores: make bench NAMES=packets.
 
 A switch of one job is pinned to one core, and eight workers' state machines, in one thread, to another
-(`packet_bench.cpp`). Over each transport they all-reduce for a while; then one worker's round trips are timed, where
-both ends poll. While they stream, a switch over sockets sleeps when it has nothing to do: a core that polls sockets
-keeps the kernel from bringing it packets. The kernel's share is part of the price, so what counts is how busy the two
-cores were, whoever kept them busy: nothing else should run on the machine.
+(`packet_bench.cpp`). Over each transport the workers all-reduce for a while; then one worker's round trips are timed,
+while both ends poll. During the all-reduces, a switch over sockets sleeps when it has nothing to do, since a core that
+polls sockets keeps the kernel from delivering packets to it. The kernel's share is part of the cost, so the busy time
+of the two cores is measured, whatever kept them busy: nothing else should run on the machine.
 
-Last, the same workers at bmv2, which runs the P4 program: packets of as many words as that has, and plain UDP sockets.
+Last, the same workers use bmv2, which runs the P4 program, over plain UDP sockets and with the packets of that program.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ PLAIN = "UDP, without offloads"
 BMV2 = "bmv2"
 MEMIF_LOSS = 1e-3
 BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
-"""Few packets in flight, and a small tensor: bmv2 takes some thousand packets a second, and its queues are short."""
+"""Slots (packets in flight) and floats of the tensor at bmv2. Both are small, since bmv2 takes some thousand packets a
+second and its queues are short."""
 
 
 class UnavailableError(Exception):
-    """A transport is not available on this machine. The text says why."""
+    """A transport is not available on this machine; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """Transports, and what lies under them."""
+    """A pair of transports, and the link under them."""
 
     name: str
     ends: tuple[str, str]
-    """At the switch, and at the workers."""
+    """Transport at the switch, and transport at the workers."""
     on_veth: bool
     at_bmv2: bool = False
     loss: float = 0.0
-    """Of what each end receives."""
+    """The fraction of received packets that each end drops."""
 
     def options(self, *, is_switch: bool) -> list[str]:
         options = ["--transport", self.ends[0 if is_switch else 1]]
@@ -60,7 +61,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Result:
-    """Datagrams are counted at the workers, both ways."""
+    """The figures of one way. Workers count datagrams, in both directions."""
 
     way: str
     transport: str
@@ -68,7 +69,7 @@ class Result:
     seconds: float
     core_seconds: float
     goodput_gbit: float
-    """Of fp32, at each worker."""
+    """Gbit/s of fp32 at each worker."""
     repeats: int
     round_trip_us: float
 
@@ -97,7 +98,7 @@ def ways(memif: Path) -> list[Way]:
 
 
 class Namespaces:
-    """Two network namespaces with a veth between them. A context manager; they go when it ends."""
+    """A context manager for two network namespaces with a veth between them."""
 
     def __init__(self, *, has_addresses: bool) -> None:
         self.switch, self.worker = f"wsp{os.getpid()}s", f"wsp{os.getpid()}w"
@@ -129,7 +130,7 @@ def _ip(*arguments: str) -> None:
 
 @contextlib.contextmanager
 def running_switch(command: Sequence[str]) -> Iterator[int]:
-    """Runs a switch until the block ends. Gives the port that it serves."""
+    """Runs a switch until the block ends, and gives its port. Raises `UnavailableError`."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -150,7 +151,7 @@ def running_switch(command: Sequence[str]) -> Iterator[int]:
 
 
 def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Result:
-    """Raises `UnavailableError` if the transport is not available."""
+    """Measures one way. Raises `UnavailableError` if its transport is not available."""
     with contextlib.ExitStack() as cleanup:
         prefixes: tuple[list[str], list[str]] = ([], [])
         if way.at_bmv2:
@@ -220,7 +221,7 @@ def _run_workers(
 
 
 def layers_of(bench: Path, core: int) -> dict[str, float]:
-    """Nanoseconds that a packet takes in each layer."""
+    """Nanoseconds of a packet in each layer."""
     done = subprocess.run(
         ["taskset", "-c", str(core), str(bench), "layers"], capture_output=True, text=True, check=True
     )
@@ -263,7 +264,7 @@ def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None
 
 
 def built() -> Path:
-    """The program that sends the packets, compiled if it is not up to date."""
+    """The path of `packet_bench`, after a build."""
     for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
         targets = ["--target", "packet_bench"] if "--build" in command else []
         subprocess.run([*command, *targets], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
@@ -273,9 +274,9 @@ def built() -> Path:
 def main(arguments: Sequence[str]) -> int:
     parser = Options("packets", __doc__, workers=None, link_mbit=None)
     parser.add_argument("--bench", type=Path, help="packet_bench; without it, it is built in build/bench")
-    parser.add("--seconds", 3.0, "of each stream")
-    parser.add("--repetitions", 3, "in turns; medians count")
-    parser.add("--cores", [0, 1], "of switch and workers", nargs=2)
+    parser.add("--seconds", 3.0, "duration of each stream")
+    parser.add("--repetitions", 3, "repetitions, in turns; medians count")
+    parser.add("--cores", [0, 1], "cores of switch and workers", nargs=2)
     parser.add("--only", "", "transports whose names have this in them, like DPDK")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
@@ -298,7 +299,7 @@ def main(arguments: Sequence[str]) -> int:
                 except UnavailableError as error:
                     measured.pop(way.name, None)
                     say(f"left out: {way.name}: {error}")
-    # The run with the median rate, with all its figures.
+    # Of each way, all figures are those of the run with the median rate.
     results = [sorted(runs, key=lambda result: result.rate)[len(runs) // 2] for runs in measured.values()]
     if not results:
         return 1

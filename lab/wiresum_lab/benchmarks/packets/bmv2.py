@@ -1,4 +1,4 @@
-"""bmv2, the P4 reference switch, in the place of the software switch: the switch program for the eight workers of
+"""Runs the switch program on bmv2, the P4 reference switch, in place of the software switch, for the eight workers of
 `make bench NAMES=packets`."""
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from wiresum_lab.namespaces.star import StarError, check_prerequisites
 from wiresum_lab.processes import ProgramError, on_core
 
 WORKER_PORT = 20_000
-"""Of the first worker, and the job's number and key: as in packet_bench.cpp."""
+"""Port of the first worker. Port, job number and key are those of packet_bench.cpp."""
 JOB, KEY = 1, 0xBEEF
 
 
 class Bmv2Error(Exception):
-    """bmv2 is not available. The text says why."""
+    """bmv2 is not available; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Bmv2:
-    """A bmv2 that runs, with a job."""
+    """A running bmv2 with a job."""
 
     prefix: list[str]
-    """Begins a command that runs where the workers are."""
+    """First words of a command that runs in the workers' namespace."""
     worker_address: str
     switch_address: str
     switch_port: int

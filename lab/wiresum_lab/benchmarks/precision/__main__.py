@@ -1,9 +1,9 @@
-"""Error and cost of a sum of floats, by WIRESUM_PRECISION: `make bench NAMES=precision ARGS=--help`. Needs root.
+"""Measures error and cost of sums of floats by WIRESUM_PRECISION: `make bench NAMES=precision ARGS=--help`. Needs root.
 
-On a star of namespaces (`star.py`) every worker is one process with a group for each way of rounding and one of Gloo
-(`rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at the same moment, and
-the clock runs from the first rank's start to the last rank's end. With --mpi, MPI programs sum them, too: over plain
-Open MPI, and over its component for each way of rounding (docs/mpi.md).
+On a star of namespaces (`star.py`) every worker is one process with a group for each precision and a group of Gloo
+(`rank.py`), which sum the same tensors, in turns. All ranks begin at the same moment, and the clock runs from the first
+rank's start to the last rank's end. With --mpi, MPI programs sum the tensors, too: over plain Open MPI, and over its
+component for each precision (docs/mpi.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 
 class MpiRanks(Ranks):
-    """Of the program `mpi.c`, which finds its tensors in files."""
+    """Ranks of the program `mpi.c`, which reads its tensors from files."""
 
     draw: Draw
 
@@ -66,7 +66,7 @@ class MpiRanks(Ranks):
         self.command("load", self.folder, elements)
 
     def sum_once(self) -> tuple[float, list[Record]]:
-        """As `program.sum_once`, but all begin when they are told."""
+        """The result of `program.sum_once`, except that ranks begin when they get the command, not at a set time."""
         seconds = seconds_of(self.command("go"))
         self.command("store", self.folder)
         sums = [bytearray(self._file_of(rank, "sum").read_bytes()) for rank in range(self.size)]
@@ -89,8 +89,8 @@ def go(ranks: Ranks, mpi: Mapping[str, MpiRanks], case: Case) -> Record:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """The error of the worst element is in units of 2^-24 of the sum of magnitudes; of an element that is lost less
-    than one bit is left. Times are in those of blocks, Gloo and Open MPI."""
+    """The columns of a case. `error_max` is of the worst element, in units of 2^-24 of the sum of magnitudes; `lost` is
+    the fraction of elements of which less than one bit is left; `times_X` is the time divided by that of X."""
     found: Record = {name: max(case.all(name)) for name in ("error_max", "lost")} | {"seconds": case.seconds}
     for peer in ("block", GLOO, OPEN_MPI):
         faster = case.times(measured, group=peer)
@@ -100,9 +100,9 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("precision", __doc__, workers=4)
-    parser.add("--kinds", list(KINDS), "of tensors", choices=KINDS)
-    parser.add("--elements", [4, 1000, 4096, 500_000], "of a tensor")
-    parser.add("--repetitions", 5, "of each case")
+    parser.add("--kinds", list(KINDS), "kinds of tensors", choices=KINDS)
+    parser.add("--elements", [4, 1000, 4096, 500_000], "elements of a tensor")
+    parser.add("--repetitions", 5, "repetitions of each case")
     parser.add_argument("--mpi", action="store_true", help="MPI_Allreduce, too, with the component of docs/mpi.md")
     options = parser.parse_args(arguments)
     if options.mpi and (missing := component_missing()) is not None:

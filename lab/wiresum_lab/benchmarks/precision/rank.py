@@ -1,6 +1,6 @@
-"""One rank of the benchmark of precision: a process with a group for each way of rounding, and one of Gloo.
+"""One rank of the benchmark of precision: a process with a group for each precision, and a group of Gloo.
 
-    prepare KIND ELEMENTS DRAW      the tensor's values are chosen
+    prepare KIND ELEMENTS DRAW      chooses the tensor's values
 
 and the commands of `SummingRank`. A group is a value of WIRESUM_PRECISION, or "gloo".
 """
@@ -29,13 +29,13 @@ def heavy_tailed(generator: torch.Generator, elements: int) -> torch.Tensor:
 
 
 def packed(generator: torch.Generator, elements: int) -> torch.Tensor:
-    """Losses, counts, rates and tiny numbers side by side."""
+    """Values of four scales side by side, like losses, counts, rates and tiny numbers."""
     scales = torch.tensor([1.0, 1e9, 1e-6, 1e-30])
     return torch.randn(elements, generator=generator) * scales.repeat(elements // 4 + 1)[:elements]
 
 
 def layers(generator: torch.Generator, elements: int) -> torch.Tensor:
-    """A model's gradients: layers of normal numbers, of which one element in twenty is of a layer of another scale."""
+    """Normal numbers, like a model's gradients, with one element in twenty from a layer of a smaller scale."""
     values = torch.randn(elements, generator=generator)
     values[: elements // MIXED_EVERY] *= 1e-6
     return values
@@ -53,7 +53,7 @@ KINDS: dict[str, Callable[[torch.Generator, int], torch.Tensor]] = {
 
 
 class Draw:
-    """What all ranks sum in one repetition."""
+    """The tensors of all ranks in one repetition."""
 
     def __init__(self, kind: str, elements: int, draw: int, ranks: int) -> None:
         self.inputs = [
@@ -63,8 +63,8 @@ class Draw:
         self.magnitudes = torch.stack(self.inputs).double().abs().sum(0)
 
     def report(self, found: torch.Tensor) -> dict[str, Any]:
-        """Of a sum. The error of an element is in units of 2^-24 of the sum of the magnitudes that went into it: one
-        addition's is 1 at most. The sum in float64 stands for the exact one."""
+        """The errors of a sum, against the sum in float64. The unit of an element's error is 2^-24 of the sum of its
+        terms' magnitudes: one addition has an error of 1 at most."""
         errors = (found.double() - self.exact).abs() / (UNIT * self.magnitudes + 2.0**-149)
         return {
             "wrong_elements": 0,
@@ -83,7 +83,7 @@ class Rank(SummingRank):
         self.own, self.tensor = self.draw.inputs[self.rank], torch.empty(elements)
 
     def report(self) -> dict[str, Any]:
-        assert self.draw is not None, "it is prepared"
+        assert self.draw is not None, "prepare() was called"
         return self.summed | self.draw.report(self.tensor)
 
 

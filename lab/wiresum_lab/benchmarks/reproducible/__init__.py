@@ -1,1 +1,1 @@
-"""What gradients cost that are the same for any number of workers."""
+"""The benchmark of gradients that are the same for any number of workers."""

@@ -1,8 +1,7 @@
-"""Gradients that are the same for any number of workers, beside plain fp32 ones: `make bench NAMES=reproducible`.
+"""Compares gradients that are the same for any number of workers with fp32 ones: `make bench NAMES=reproducible`.
 
-On a star of namespaces (`star.py`) all ranks average a gradient by each way in turn (`rank.py`); without a network,
-small models show how far the means are from the exact ones, and a loop how long a micro-batch takes to be added
-(`on_one_host.py`). Needs root.
+On a star of namespaces (`star.py`) all ranks average a gradient in each way in turn (`rank.py`). Without a network,
+small models show the error of the means, and a loop shows the time to add a micro-batch (`on_one_host.py`). Needs root.
 """
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ def go(ranks: Ranks, way: str) -> Record:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """Bytes: sent by a worker through the network, for each element. Errors: of the worst step's gradient, as a part of
-    it; lost: elements that became 0. `times_add_`: a micro-batch's time, in those of PyTorch's add_."""
+    """The columns of a case. `bytes_sent` is of a worker, for each element. `error_max` is the relative error of the
+    worst step's gradient, `lost` the fraction of elements that became 0. `times_add_` is the time to add a micro-batch,
+    divided by that of PyTorch's add_."""
     times = case.further["accumulate"]
     return {
         "goodput_mbit": case.goodput_mbit(),
@@ -73,9 +73,9 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("reproducible", __doc__)
-    parser.add("--bytes", 8_000_000, "of the tensor")
-    parser.add("--repetitions", 5, "of each case")
-    parser.add("--steps", 100, "of each training")
+    parser.add("--bytes", 8_000_000, "bytes of the tensor")
+    parser.add("--repetitions", 5, "repetitions of each case")
+    parser.add("--steps", 100, "steps of each training")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

@@ -1,4 +1,4 @@
-"""What needs no network: the error of means of real gradients, and the time that a micro-batch takes to be added."""
+"""Measurements without a network: the error of means of real gradients, and the time to add a micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEARNING_RATE = 1e-3
 
 
 class Sum:
-    """Of parts of one length."""
+    """A reproducible sum of micro-batches, all of `elements` elements."""
 
     def __init__(self, elements: int, words: int) -> None:
         self._elements, self._sums = elements, DigitSums(MICROBATCHES, words)
@@ -31,7 +31,7 @@ class Sum:
         self._sums.add(part.numpy(), self._extents[0], self._extents[1], self._lanes)
 
     def mean(self) -> tuple[torch.Tensor, int]:
-        """And how many words would be sent."""
+        """The mean, and how many words a worker would send for it."""
         ends, depths = self._extents
         words = np.empty(self._sums.packed(ends, depths, self._elements), np.int32)
         self._sums.pack(ends, depths, ends, depths, self._lanes, self._elements, words)
@@ -42,16 +42,16 @@ class Sum:
 
 @dataclass
 class Errors:
-    """Of a training's gradients, against the exact means."""
+    """The errors of a training's gradients, against the exact means."""
 
     model: str
     way: str
     error_max: float
-    """The L2 norm of the error, as a part of that of the gradient: of the worst step."""
+    """The L2 norm of the error, divided by that of the gradient, in the worst step."""
     lost: float
-    """Elements that became 0, as a part of those that are not 0."""
+    """Fraction of the nonzero elements that became 0."""
     words: float
-    """Sent for each element."""
+    """Words sent for each element."""
 
 
 def errors_of(model: str, steps: int) -> list[Errors]:
@@ -81,7 +81,7 @@ def errors_of(model: str, steps: int) -> list[Errors]:
 
 
 def _means(batches: Sequence[Sequence[torch.Tensor]], words: int) -> tuple[torch.Tensor, int]:
-    """Of all parameters in one tensor; -1 words: by additions of floats."""
+    """The mean of all parameters' gradients in one tensor, and the number of words sent; `words` -1 adds floats."""
     means, sent = [], 0
     for parts in zip(*batches, strict=True):
         flat = [part.flatten() for part in parts]
@@ -99,8 +99,8 @@ def _means(batches: Sequence[Sequence[torch.Tensor]], words: int) -> tuple[torch
 
 
 def accumulate(words: int, elements: int) -> dict[str, float]:
-    """Seconds to add a micro-batch of normal numbers, by sums of digits and by PyTorch's own add_. The shortest of
-    many, which other work on the machine affects least."""
+    """Seconds to add a micro-batch of normal numbers, by sums of digits and by PyTorch's own add_. They are the
+    shortest of many rounds, which other work on the machine affects least."""
     torch.set_num_threads(1)
     parts = [torch.randn(elements) * 1e-3 for _ in range(MICROBATCHES)]
     plain = torch.zeros(elements)

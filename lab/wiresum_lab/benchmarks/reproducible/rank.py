@@ -1,7 +1,7 @@
 """One rank of the benchmark of reproducible gradients.
 
-prepare ELEMENTS DRAW           makes gradients, and does this rank's micro-batches
-go WAY START_NS                 averages them at that time (CLOCK_MONOTONIC)
+prepare ELEMENTS DRAW           makes gradients, and adds this rank's micro-batches
+go WAY START_NS                 averages the gradients at that time (CLOCK_MONOTONIC)
 
 A way is a number of words, 0 for all, or "fp32": one all-reduce of the floats.
 """
@@ -40,7 +40,7 @@ class ReproducibleRank(Rank):
         self.tensor = torch.stack(parts).sum(0)
         for weights, _ in self.sums.values():
             for part in parts:
-                (weights * part).sum().backward()  # whose gradient is the part
+                (weights * part).sum().backward()  # the gradient of this product is the part
 
     def go(self, way: str, start_ns: int) -> dict[str, Any]:
         before = wiresum.torch.stats().network

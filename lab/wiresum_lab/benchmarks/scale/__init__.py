@@ -1,1 +1,1 @@
-"""How sums scale, in the simulated network: `make bench NAMES=scale`."""
+"""The study of how sums scale, in the simulated network: `make bench NAMES=scale`."""

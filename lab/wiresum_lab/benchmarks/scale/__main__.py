@@ -7,9 +7,9 @@
     make bench NAMES=scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
     make bench NAMES=scale ARGS=calibrate             the same sums on a star of network namespaces (root), side by side
 
-Workers, switches and their constants are those that ship; hosts, links and time are simulated, so the results do not
-depend on this machine, and the same seed gives the same run. A host's computing takes no time. Every element of every
-sum is checked. docs/scale.md says what is simulated and what the columns mean.
+Workers, switches and their constants are the shipped ones; hosts, links and time are simulated, so the results do not
+depend on this machine, and the same seed gives the same run. Computation at a host takes no time. Every element of
+every sum is checked. docs/scale.md explains the simulation and the columns.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from wiresum_lab.benchmarks.scale.studies import BY_DEFAULT, COLUMNS, STUDIES, R
 
 QUICK_DIVISOR = 10
 DRAWN = {"scale": "scale-workers.png", "loss": "scale-loss.png"}
-"""The pictures, by study."""
+"""The file of the chart, by study."""
 
 Records = dict[str, list[tuple[Row, list[Outcome]]]]
-"""By study."""
+"""The rows of each study, with the outcomes of their cases."""
 
 
 def quicker(study: Study) -> Study:
@@ -54,7 +54,7 @@ def smaller(study: Study, workers_max: int) -> Study:
 
 
 def run_all(cases: Sequence[Case], processes: int) -> dict[Case, Outcome]:
-    """Each case in a process of its own, since one with thousands of workers takes gigabytes; the longest first."""
+    """Simulates the cases, the longest first, each in a process of its own: thousands of workers take gigabytes."""
     outcomes: dict[Case, Outcome] = {}
     longest_first = sorted(set(cases), key=lambda case: case.workers * case.megabytes * case.tensors, reverse=True)
     began = time.monotonic()
@@ -141,23 +141,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("what", nargs="*", metavar="WHAT", help="tables, `case` or `calibrate` (default: all tables)")
     add("--quick", action="store_true", help="a tenth of the bytes, one seed")
     add("--workers-max", type=int, default=JOB_WORKERS_MAX, help="leave out larger jobs: 4,096 take 2 GB of memory")
-    add("--processes", type=int, default=os.cpu_count(), help="that simulate at a time (default: %(default)s)")
-    add("--draw", type=Path, metavar="FOLDER", help="also draw the pictures, there")
+    add("--processes", type=int, default=os.cpu_count(), help="simulations at a time (default: %(default)s)")
+    add("--draw", type=Path, metavar="FOLDER", help="draw the charts into this folder")
     add("--json", type=Path, default=Path("build/bench/scale.json"), help="where the records go (default: %(default)s)")
     one = parser.add_argument_group("of a case")
     add = one.add_argument
     default = Case()
     add("--workers", type=int, default=default.workers, help="4,096 at most; 32 at one switch (%(default)s)")
-    add("--a-host", type=int, default=default.a_host, metavar="N", help="of them on each host (%(default)s)")
+    add("--a-host", type=int, default=default.a_host, metavar="N", help="workers on each host (%(default)s)")
     add("--racks", type=sizes, default=(), metavar="N,N", help="hosts at a leaf, leaves below a switch, ... (none)")
     add("--gbit", type=float, default=default.gbit, help="rate of every link (%(default)s)")
     add("--link-ns", type=int, default=default.link_ns, help="delay of every link and its switch (%(default)s)")
     add("--loss", type=float, default=default.loss, help="fraction of packets lost on every link (%(default)s)")
-    add("--megabytes", type=float, default=default.megabytes, help="of fp32 (%(default)s)")
-    add("--slots", type=int, default=default.slots, help="of the job (%(default)s)")
-    add("--bits", type=int, choices=(8, 16, 32), default=default.bits, help="of a float that travel (%(default)s)")
-    add("--jobs", type=int, default=default.jobs, help="at the same time on the same hosts (%(default)s)")
-    add("--seed", type=int, default=default.seed, help="of what is lost (%(default)s)")
+    add("--megabytes", type=float, default=default.megabytes, help="size of the tensor in fp32 (%(default)s)")
+    add("--slots", type=int, default=default.slots, help="slots of the job (%(default)s)")
+    add("--bits", type=int, choices=(8, 16, 32), default=default.bits, help="bits of a float on the wire (%(default)s)")
+    add("--jobs", type=int, default=default.jobs, help="jobs at the same time on the same hosts (%(default)s)")
+    add("--seed", type=int, default=default.seed, help="seed of the losses (%(default)s)")
     options = parser.parse_args(arguments)
     if unknown := [word for word in options.what if word not in what]:
         parser.error(f"no {unknown[0]}: there are {', '.join(what)}")

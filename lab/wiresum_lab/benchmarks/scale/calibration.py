@@ -1,5 +1,5 @@
-"""The simulation beside a star of network namespaces: the same sums on the same links, one in virtual time, the other
-by the shipped programs over the kernel's UDP. Needs root."""
+"""Compares the simulation with a star of network namespaces: the same sums on the same links, first in virtual time,
+then by the shipped programs over the kernel's UDP. Needs root."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ WORKERS = (2, 4, 8)
 LOSS = 0.01
 LINK_MBIT = 100.0
 LINK_NS = 50_000
-"""Of a veth pair, with the processes at its ends; a sum takes ten thousand times as long."""
+"""Delay of a veth pair and of the processes at its ends. A sum takes ten thousand times as long, so it hardly
+counts."""
 SLOTS = 256
-"""What a job gets that does not say."""
+"""Slots of a job that does not ask for a number."""
 SEEDS = 5
 DEVIATION_MAX = {0.0: 0.03, LOSS: 0.08}
-"""By loss."""
+"""Largest relative deviation, by loss."""
 
 
 class CalibrationError(RuntimeError):
@@ -32,7 +33,7 @@ class CalibrationError(RuntimeError):
 
 
 def star_records(workers: int) -> list[dict[str, Any]]:
-    """Of one number of workers: without loss, and with it."""
+    """Records of the star with one number of workers: without loss, and with loss. CalibrationError without figures."""
     path = REPOSITORY / f"build/bench/calibration-{workers}.json"
     log = path.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +41,7 @@ def star_records(workers: int) -> list[dict[str, Any]]:
     command += ["--link-mbit", str(LINK_MBIT), "--bits", "32", "--only", "rate", "loss", "--loss", str(LOSS)]
     command += ["--workers", str(workers), "--json", str(path)]
     path.unlink(missing_ok=True)
-    with log.open("w") as output:  # its exit status is about other targets
+    with log.open("w") as output:  # the exit status concerns other targets
         subprocess.run(command, cwd=REPOSITORY, check=False, stdout=output, stderr=subprocess.STDOUT)
     records: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     if [record["loss"] for record in records] != [0.0, LOSS]:
@@ -68,7 +69,7 @@ def simulated_s(record: dict[str, Any]) -> float:
 
 
 def deviations() -> Iterator[tuple[dict[str, Any], float, float]]:
-    """Each case of the star, its median time there, and the simulated one."""
+    """Each case of the star, its median time in seconds, and the simulated time."""
     for workers in WORKERS:
         say(f"a star of {workers} workers ...")
         for record in star_records(workers):
@@ -76,7 +77,7 @@ def deviations() -> Iterator[tuple[dict[str, Any], float, float]]:
 
 
 def run() -> int:
-    """Returns the exit status: 1 if a deviation is larger than what docs/scale.md says, 2 if it cannot be found out."""
+    """Returns the exit status: 1 if a deviation is larger than docs/scale.md allows, 2 if the star has no figures."""
     if not prerequisites_met():
         return 2
     try:

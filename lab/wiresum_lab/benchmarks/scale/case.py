@@ -16,19 +16,19 @@ from wiresum_lab.simulation import racks, sim
 
 LANES = 360
 BEGIN_NS = 200_000_000
-"""When the sums begin that are measured. Each session has greeted before, and so measured its path."""
+"""Begin of the measured sums. Each session has made its first sum (the greeting) before, and so measured its path."""
 SOURCES = 4
-"""Tensors of different contents; worker i has that of number i mod SOURCES."""
+"""How many tensors of different contents there are; worker i has the tensor of number i mod SOURCES."""
 Values = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Cross:
-    """Traffic of others on the way down to worker 0's host, or, with `racks`, on the way up from its rack."""
+    """Traffic of others on the way down to worker 0's host or, with `of_rack`, on the way up from its rack."""
 
     gbit: float
     burst_us: float = 0.0
-    """0: all the time."""
+    """Duration of a burst; 0: the traffic never stops."""
     period_us: float = 0.0
     begin_us: float = 0.0
     of_rack: bool = False
@@ -36,41 +36,41 @@ class Cross:
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated. By default eight workers at one switch, 100 Gbit/s, a microsecond for each link."""
+    """One simulated case. The default is eight workers at one switch, 100 Gbit/s, a microsecond for each link."""
 
     workers: int = 8
     a_host: int = 1
-    """Workers on each host, which share a stream."""
+    """How many workers are on each host, where they share a stream."""
     racks: tuple[int, ...] = ()
-    """A regular tree has so many hosts at a leaf, leaves below a switch, and so on, all below one root."""
+    """Fan-out of a regular tree by level: hosts at a leaf, leaves below a switch, and so on, all below one root."""
     gbit: float = 100.0
     slow_gbit: float = 0.0
-    """Of the last worker's link; 0: as the others'."""
+    """Rate of the last worker's link; 0: as the others."""
     link_ns: int = 1000
     loss: float = 0.0
     megabytes: float = 4.0
     tensors: int = 1
     bits: int = 32
     density: float = 1.0
-    """Of blocks that hold something, the same at all workers. Below 1 a sum may leave out the others."""
+    """Fraction of nonzero blocks, which are the same at all workers. Below 1 a sum may leave out zero blocks."""
     slots: int = 512
     jobs: int = 1
-    """On the same hosts and links, each with its slots."""
+    """How many jobs share the hosts and links, each with its own slots."""
     stall_us: float = 0.0
-    """Worker 0 does nothing for so long, from a quarter of the bound on."""
+    """How long worker 0 does nothing, beginning at a quarter of the bound."""
     late_us: float = 0.0
-    """Worker 0 calls so much later than the others."""
+    """How much later than the others worker 0 calls."""
     cross: Cross | None = None
     cross_where_marked: Cross | None = None
-    """The same on the way down to worker 1's host, whose port is then the only one that marks."""
+    """Traffic on the way down to worker 1's host, whose port is then the only one that marks packets."""
     buffer_kb: int = 0
-    """Of each switch, shared by its ports; 0: a megabyte for each port."""
+    """Buffer of each switch, shared by its ports; 0: a megabyte for each port."""
     mark_kb: int = 0
-    """A packet that finds more than this at its port is marked; 0: none is."""
+    """Queue length of a port above which packets are marked; 0: none is marked."""
     burst_bytes: int = 0
-    """Of each link's token bucket."""
+    """Size of each link's token bucket."""
     queue_bytes: int = 1 << 20
-    """That may wait at a port which shares no buffer."""
+    """Longest queue at a port that shares no buffer."""
     seed: int = 1
 
     @property
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def bound_s(self) -> float:
-        """Of one tensor, or of one of each job, without loss."""
+        """The bound for one tensor of each job, without loss."""
         return in_network_s(self.workers, self.tensor_bytes * self.jobs, self.path, bits=self.bits)
 
 
@@ -91,7 +91,7 @@ class Case:
 class Outcome:
     case: Case
     seconds: float
-    """Virtual ones, for each tensor."""
+    """Virtual time for each tensor."""
     jobs_s: tuple[float, ...]
     retransmissions: int
     questions: int
@@ -104,7 +104,7 @@ class Outcome:
     packets_sent: int
     real_s: float
     memory_mb: float
-    """The most that the process has had."""
+    """Peak memory of the process."""
 
     @property
     def of_bound(self) -> float:
@@ -116,13 +116,14 @@ class Outcome:
 
 
 class Tensors:
-    """Few sources and one destination, which the workers share: thousands of workers have no room for their own. Every
-    worker writes the same sum, so the destination is right only if all were told the same, and is checked whole."""
+    """A few sources and one destination, shared by all workers, since thousands of workers have no room for their own.
+    Every worker writes the same sum, so the destination, which is checked entirely, is right only if all results
+    are."""
 
     def __init__(self, case: Case) -> None:
         self.elements = int(case.tensor_bytes) // 4
         numbers = np.random.default_rng(case.seed)
-        # Whole numbers that all widths of a float on the wire carry exactly.
+        # The values are whole numbers that every width of a float on the wire carries exactly.
         self.sources = [numbers.integers(-1, 2, self.elements).astype(np.float32) for _ in range(SOURCES)]
         if case.density < 1:
             block = LANES * 32 // case.bits
@@ -198,20 +199,20 @@ def _traffic_of(cross: Cross) -> Any:
 
 
 def greet(job: Any, tensors: Tensors, workers: int) -> None:
-    """As a session does when it has joined: a sum of a few full packets."""
+    """Adds the sum of a few full packets that a session makes when it has joined."""
     memory = [(source.ctypes.data, None, LANES * sim.GREETING_CHUNKS) for source in tensors.sources]
     regions = [[memory[worker % SOURCES]] for worker in range(workers)]
     job.add(sim.Dtype.I32, sim.Scaling.NONE, 32, 1.0, 1.0, False, 0, regions, [0] * workers)
 
 
 def allow_descriptors() -> None:
-    """As many as a process may have: workers that share a stream share real memory, which takes six for each."""
+    """Raises the limit of file descriptors: workers that share a stream share real memory, which takes six for each."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def simulate(case: Case) -> Outcome:
-    """Raises RuntimeError if a sum is wrong or does not end."""
+    """Simulates a case. Raises RuntimeError if a sum is wrong or does not end."""
     began = time.monotonic()
     allow_descriptors()
     tensors = Tensors(case)

@@ -1,5 +1,5 @@
-"""The pictures of the study: time by number of workers, and by loss, beside what a ring and halving-doubling cost at
-best."""
+"""Draws the charts of the study: time by number of workers, and by loss, beside the bounds of a ring and of halving and
+doubling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wiresum_lab.benchmarks.scale.studies import Row, median_s
 
 Rows = Sequence[tuple[Row, list[Outcome]]]
 NO_LOSS_AT = 1e-7
-"""Where a logarithmic axis has the case without loss."""
+"""The place of the case without loss on a logarithmic axis."""
 OTHERS: tuple[tuple[str, str, str, Callable[..., float]], ...] = (
     ("ring, at best", "#E69F00", "--", ring_s),
     ("halving and doubling, at best", "#009E73", "-.", halving_doubling_s),

@@ -1,4 +1,4 @@
-"""The tables of the study: which cases, and what is said of each."""
+"""The tables of the study: their cases and columns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wiresum_lab.benchmarks.scale.bounds import halving_doubling_s, ring_s
 from wiresum_lab.benchmarks.scale.case import Case, Cross, Outcome
 
 RACKS: Mapping[int, tuple[int, ...]] = {8: (), 32: (), 64: (16,), 128: (16,), 512: (16,), 1024: (16, 2), 4096: (16, 16)}
-"""Trees. 1,024 workers are in 32 racks, each with two switches of 16 workers and one above these: a switch with a
-parent sums for 31 at most."""
+"""The tree for each number of workers. 1,024 workers are in 32 racks, each with two switches of 16 workers and a switch
+above these: a switch with a parent sums for 31 at most."""
 RATES_GBIT = (10.0, 100.0, 400.0)
 LOSSES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
@@ -28,7 +28,7 @@ class Row:
 
 
 Outcomes = Sequence[Outcome]
-"""Of one row, by seed."""
+"""The outcomes of one row, by seed."""
 
 
 def median_s(outcomes: Outcomes) -> float:
@@ -36,7 +36,8 @@ def median_s(outcomes: Outcomes) -> float:
 
 
 def fairness(outcomes: Outcomes) -> float:
-    """Jain's index of the jobs' rates, the worst of all seeds: 1 if all are equal, 1/jobs if one has everything."""
+    """Jain's index of the jobs' rates, for the worst seed: 1 if all rates are equal, 1/jobs if one job has
+    everything."""
 
     def index(seconds: Sequence[float]) -> float:
         rates = [1 / each for each in seconds]
@@ -50,7 +51,7 @@ def milliseconds(seconds: float) -> str:
 
 
 Column = Callable[[Row, Outcomes, Outcomes], str]
-"""Of a row, its outcomes, and those of the first row with the same last label."""
+"""The text of a cell, from a row, its outcomes, and the outcomes of the first row with the same last label."""
 
 COLUMNS: Mapping[str, Column] = {
     "ms": lambda row, mine, first: milliseconds(median_s(mine)),
@@ -162,7 +163,7 @@ def job_rows() -> tuple[Row, ...]:
 
 
 def buffer_rows() -> tuple[Row, ...]:
-    """One host's port has traffic of others in bursts, on average a fifth of the rate."""
+    """Rows by slots and buffer. The port of one host has bursts of others' traffic, on average a fifth of the rate."""
     bursts = Cross(400, burst_us=10, period_us=200)
     return tuple(
         Row(

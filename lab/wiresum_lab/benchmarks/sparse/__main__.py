@@ -1,10 +1,9 @@
-"""Sparse all-reduce, dense all-reduce and Gloo on shaped links: `make bench NAMES=sparse ARGS=--help`. Needs root.
+"""Compares sparse and dense all-reduce and Gloo on shaped links: `make bench NAMES=sparse ARGS=--help`. Needs root.
 
-Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups
-(`rank.py`), so that all three ways sum the very same tensors, in turns. A repetition draws new blocks; all ranks
-begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is checked,
-element by element. The first repetitions of each case are not counted: in them the workers find out whether it pays
-to ask which blocks there are (docs/sparse.md).
+Theory of operation. On a star of namespaces (`star.py`) every worker is one process with three groups (`rank.py`),
+which sum the same tensors, in turns. A repetition draws new blocks; all ranks begin at the same moment, and the clock
+runs from the first rank's start to the last rank's end. Every sum is checked, element by element. The first repetitions
+of each case are not counted: in them the workers find out whether a vote on nonzero blocks pays (docs/sparse.md).
 
 The bound: blocks of the union cross each worker's link downwards once, so the time is at least the dense time
 multiplied by the union's fraction of all blocks.
@@ -29,14 +28,15 @@ WARM_UPS = 4
 
 
 def tensors(options: argparse.Namespace) -> list[Record]:
-    """The kinds of tensors. `block`: elements of a block, what a packet carries, or 1 where elements are scattered."""
+    """The kinds of tensors. `block` is the number of elements in a block, as many as in a packet, or 1 for scattered
+    elements."""
     return [
         {"block": block, "placement": placement, "sparsity": sparsity, "loss": loss}
         for loss in options.losses
         for block, sparsities in ((BLOCK, options.sparsities), (1, options.scattered))
         for placement in ("aligned", "independent")
         for sparsity in sparsities
-        if sparsity or placement == "aligned"  # which are the same
+        if sparsity or placement == "aligned"  # without sparsity, both placements are the same
     ]
 
 
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> list[Case]:
             some = [Case({"group": group} | tensor | alike) for group in groups]
             words = (options.bytes // 4, tensor["block"], tensor["placement"], tensor["sparsity"])
             prepare = partial(ranks.command, "prepare", *words)
-            for draw in range(WARM_UPS - 1):  # dense sums find out nothing, so one warm-up is enough
+            for draw in range(WARM_UPS - 1):  # one warm-up is enough for dense sums, which adapt nothing
                 prepare(draw)
                 sum_once(ranks, SPARSE)
             take_turns(some, options.repetitions, 1, prepare, partial(go, ranks))
@@ -68,8 +68,8 @@ def go(ranks: Ranks, case: Case) -> Record:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """`of_bound`: the bound, as a fraction of the time. `sent_of_needed`: bytes that a worker sent, divided by those of
-    its blocks, headers and prologue."""
+    """The columns of a case. `of_bound` is the bound as a fraction of the time, `sent_of_needed` the bytes that a
+    worker sent, divided by the bytes of its blocks, headers and prologue."""
     over_dense, union = case.times(measured, group=DENSE) or 0.0, statistics.mean(case.all("union_fraction"))
     found: Record = {"seconds": case.seconds, "over_dense": over_dense, "over_gloo": case.times(measured, group=GLOO)}
     if case["group"] != SPARSE:
@@ -81,11 +81,11 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("sparse", __doc__)
-    parser.add("--bytes", 8_000_000, "of the tensor")
-    parser.add("--repetitions", 5, "of each case")
+    parser.add("--bytes", 8_000_000, "bytes of the tensor")
+    parser.add("--repetitions", 5, "repetitions of each case")
     parser.add("--sparsities", [0.99, 0.9, 0.0], "fractions of zero blocks")
     parser.add("--scattered", [0.99, 0.999], "fractions of zero elements", nargs="*")
-    parser.add("--losses", [0.0, 0.01], "in each direction of every link")
+    parser.add("--losses", [0.0, 0.01], "fractions of packets lost in each direction of every link")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

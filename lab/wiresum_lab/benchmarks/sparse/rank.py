@@ -1,9 +1,9 @@
 """One rank of the sparse benchmark: a process with three groups that sum the same tensor.
 
-    prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW      the tensor's blocks are chosen, the same on every way
+    prepare ELEMENTS BLOCK PLACEMENT SPARSITY DRAW      chooses the tensor's blocks, the same for every group
 
-and the commands of `SummingRank`. Groups are "sparse" (wiresum as it is), "dense" (wiresum without looking for zeros)
-and "gloo".
+and the commands of `SummingRank`. Groups are "sparse" (wiresum by default), "dense" (wiresum without a search for
+zeros) and "gloo".
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from wiresum_lab.namespaces.links import MTU_BYTES
 from wiresum_lab.ranks.rank import SummingRank, main
 
 LANES = lanes_of_mtu(MTU_BYTES)
-SAMPLED = 32 * 33  # a prologue also counts so many elements and their blocks
+SAMPLED = 32 * 33  # sampled elements and their blocks, which a prologue counts, too
 
 Blocks = npt.NDArray[np.bool_]
 
 
 def chosen_blocks(count: int, placement: str, sparsity: float, draw: int, rank: int) -> Blocks:
-    """The blocks that a rank has: exactly 1 - sparsity of them, at random; the same at all ranks where aligned."""
+    """The random nonzero blocks of a rank: a fraction of exactly 1 - sparsity, the same at all ranks if aligned."""
     seed = [draw, 0 if placement == "aligned" else 1 + rank]
     present = np.zeros(count, np.bool_)
     present[np.random.default_rng(seed).permutation(count)[: round((1 - sparsity) * count)]] = True
@@ -68,8 +68,8 @@ class Rank(SummingRank):
 
 
 def bytes_needed(blocks: int, union: int, mine: int, block: int, workers: int) -> int:
-    """UDP payload of the blocks that a worker has, the headers of the others, and the prologue (docs/sparse.md). If
-    blocks are smaller than a packet, those of the union are packed together. Finding them out takes more."""
+    """UDP payload of a worker's blocks, of the headers of the other blocks, and of the prologue (docs/sparse.md).
+    Blocks smaller than a packet are packed together with the union's. The vote on blocks is not counted."""
     packet = HEADER_BYTES + 4 * LANES
     counts_per_word = 32 // workers.bit_length()
     chunks = -(-blocks * block // LANES)

@@ -1,1 +1,1 @@
-"""A job at several software switches: side by side, or in a tree."""
+"""Benchmarks of a job at several software switches: side by side, or in a tree."""

@@ -1,16 +1,15 @@
-"""One job at 1, 2, 4 software switches on shaped links: `make bench NAMES=aggregators ARGS=--help`. Needs root.
+"""Measures a job at 1, 2, 4 software switches on shaped links: `make bench NAMES=aggregators ARGS=--help`. Needs root.
 
-Theory of operation. A software switch that is a host like the workers, behind a link like theirs, has to take in what
-all N of them send: its link, and not theirs, is what bounds a sum. So the job is spread over K of them. On a star of
-namespaces (`star.py`) each aggregator is a namespace with a `wiresum switch`, and every worker is one process with a
-group for each K (`rank.py`), so that all of them sum the very same tensors, in turns. All ranks begin at
-the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is checked, element by
-element.
+Theory of operation. A software switch on a host like the workers', behind a link like theirs, receives the packets of
+all N workers: its link, and not theirs, bounds a sum. So the job is spread over K switches. On a star of namespaces
+(`star.py`) each aggregator is a namespace with a `wiresum switch`, and every worker is one process with a group for
+each K (`rank.py`); the groups sum the same tensors, in turns. All ranks begin at the same moment, and the clock runs
+from the first rank's start to the last rank's end. Every sum is checked, element by element.
 
-What can be reached: a worker's link carries each packet once in each direction, an aggregator's N / K of them, since
-results go to each worker (without multicast, which would spare the aggregator's way out and not its way in). So
-goodput is at most K / N of what the links allow, and with K = N all of it. Of a sparse tensor the blocks that are not
-zero count. Gloo, a ring over the workers' links alone, is beside it.
+The bound: a worker's link carries each packet once in each direction, an aggregator's link N / K packets, since results
+go to each worker (multicast would relieve only the direction of results). So goodput is at most K / N of the links'
+bound, and all of it with K = N. Only nonzero blocks of a sparse tensor count. Gloo, a ring over the workers' links
+alone, is measured for comparison.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.ranks import GLOO, start_on_star
 
-# In the first sums of sparse tensors the workers find out that it pays to ask which blocks there are.
+# In the first sums of sparse tensors the workers find out that a vote on nonzero blocks pays.
 WARM_UPS = 3
 
 
 def bound_mbit(case: Case) -> float | None:
-    """Headers count, the prologue of a sparse sum does not."""
+    """The goodput that the links allow. Headers count; the prologue of a sparse sum does not."""
     if case["group"] == GLOO:
         return ring_mbit(case["bytes"], case["link_mbit"], case["workers"])
     density = float(1 - case["sparsity"])
@@ -65,13 +64,13 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("aggregators", __doc__, workers=4)
-    parser.add("--bytes", 8_000_000, "of the tensor")
-    parser.add("--repetitions", 5, "of each case")
+    parser.add("--bytes", 8_000_000, "bytes of the tensor")
+    parser.add("--repetitions", 5, "repetitions of each case")
     parser.add(
-        "--aggregators", [1, 2, 4], "numbers of them to compare", choices=range(1, AGGREGATORS_MAX + 1), metavar="N"
+        "--aggregators", [1, 2, 4], "numbers of switches to compare", choices=range(1, AGGREGATORS_MAX + 1), metavar="N"
     )
     parser.add("--sparsities", [0.0, 0.9], "fractions of zero blocks")
-    parser.add("--loss", 0.0, "in each direction of every link")
+    parser.add("--loss", 0.0, "fraction of packets lost in each direction of every link")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of several switches share: a sum over one choice of switches, or over Gloo."""
+"""Common parts of the benchmarks of several switches: a sum over one choice of switches, or over Gloo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RANK = "wiresum_lab.benchmarks.switches.rank"
 
 
 def choice(name: str, **options: object) -> str:
-    """An argument of `RANK`: a group of this name, with these of `wiresum.torch.Options`."""
+    """An argument of `RANK`: a group of this name with these `wiresum.torch.Options`."""
     return f"{name}={json.dumps(options)}"
 
 
@@ -21,7 +21,7 @@ def go(ranks: Ranks, case: Case) -> Record:
 
 
 def figures(case: Case, bound_mbit: float | None) -> Record:
-    """What all of them say. `bound_mbit` is what the links allow, headers counted."""
+    """The columns that all these benchmarks have. `bound_mbit` is the goodput that the links allow, headers counted."""
     goodput_mbit = case.goodput_mbit()
     return {
         "seconds": case.seconds,

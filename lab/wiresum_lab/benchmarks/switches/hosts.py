@@ -1,22 +1,21 @@
-"""Several workers on each host, every host's link as slow: `make bench NAMES=hosts ARGS=--help`. Needs root.
+"""Measures several workers on each host, on equal links: `make bench NAMES=hosts ARGS=--help`. Needs root.
 
-Theory of operation. Each host is a network namespace of a star (`star.py`), a software switch runs in its middle. Every
-worker is one process with a group over each way to sum (`rank.py`), so that all of them sum the very same tensors, in
-turns:
+Theory of operation. Each host is a network namespace of a star (`star.py`), with a software switch in its centre. Every
+worker is one process with a group over each way to sum (`rank.py`); the groups sum the same tensors, in turns:
 
-    shared  as always: the workers of a host sum in shared memory first, and share one stream to the switch; on one
-            host alone there is none (WIRESUM_SWITCH=local)
-    8bits   the same, with lanes of 8 bits (WIRESUM_BITS)
+    shared  the default: the workers of a host sum in shared memory first, and share one stream to the switch; a job on
+            one host needs no switch (WIRESUM_SWITCH=local)
+    8bits   as `shared`, with lanes of 8 bits (WIRESUM_BITS)
     apart   each worker has a stream of its own (WIRESUM_SHARE=0)
     gloo    a ring of TCP connections, rank by rank, so that most neighbours are on one host
 
 All ranks begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is
 checked, element by element.
 
-With --loss the last two are left out, which take long.
+With --loss, `apart` and `gloo` are left out, since they take long.
 
-What can be reached: shared, a host's link carries the tensor once each way; apart, once for each worker; a ring carries
-2 (N - 1) / N of it. On one host nothing crosses a link, and processors are the bound.
+The bound: with `shared` a host's link carries the tensor once each way; with `apart`, once for each worker; with a
+ring, 2 (N - 1) / N of the tensor. On one host nothing crosses a link, and processors are the bound.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ WARM_UPS = 2
 
 
 def bound_mbit(case: Case) -> float | None:
-    """What the links allow, headers counted; None where none is crossed, or lets all through at once."""
+    """The goodput that the links allow, headers counted. None if no link is crossed, or the links do not limit."""
     if case["hosts"] == 1:
         return None
     if case["group"] == GLOO:
@@ -94,9 +93,9 @@ def shape_of(text: str) -> tuple[int, int]:
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("hosts", __doc__, workers=None)
     parser.add("--shapes", [(2, 4), (4, 2), (1, 4)], "hosts x workers on each, like 2x4", type=shape_of)
-    parser.add("--bytes", [1000, 4_000_000], "of the tensors")
-    parser.add("--loss", 0.0, "in each direction of every link")
-    parser.add("--repetitions", 9, "of each case")
+    parser.add("--bytes", [1000, 4_000_000], "bytes of the tensors")
+    parser.add("--loss", 0.0, "fraction of packets lost in each direction of every link")
+    parser.add("--repetitions", 9, "repetitions of each case")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

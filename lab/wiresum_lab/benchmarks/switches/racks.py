@@ -1,18 +1,18 @@
-"""Racks of workers below a spine, every link as slow: `make bench NAMES=racks ARGS=--help`. Needs root.
+"""Measures racks of workers below a spine, on equal links: `make bench NAMES=racks ARGS=--help`. Needs root.
 
 Theory of operation. On a star of namespaces with racks (`star.py`) the spine and each rack's switch run `wiresum switch
 --p4runtime`, and a controller makes trees of them. Every worker is one process with a group over each way to sum
-(`rank.py`), so that all of them sum the very same tensors, in turns:
+(`rank.py`); the groups sum the same tensors, in turns:
 
-    racks   a tree: each rack's switch sums what its workers have, the spine what the racks have
-    spine   one switch at the spine, to which the racks' switches forward: what there is without trees
+    racks   a tree: each rack's switch sums its workers' tensors, and the spine sums the racks' sums
+    spine   one switch at the spine, to which the racks' switches only forward, as without trees
     gloo    a ring of TCP connections, rank by rank through the racks, which crosses each uplink once each way
 
 All ranks begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is
-checked, element by element. What crossed the uplinks is what the kernel counted there.
+checked, element by element. The kernel counts the traffic on the uplinks.
 
-What can be reached: over a tree each link carries the tensor once each way, whatever the number of workers. To the
-spine alone an uplink carries it once for each worker of the rack.
+The bound: in a tree each link carries the tensor once each way, at any number of workers. With the spine alone, an
+uplink carries the tensor once for each worker of the rack.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARM_UPS = 1
 
 
 def bound_mbit(case: Case) -> float | None:
-    """What the links allow, headers counted, if nothing is lost."""
+    """The goodput that the links allow, headers counted, without loss."""
     if case["group"] == GLOO:
         return ring_mbit(case["bytes"], case["link_mbit"], case["workers"])
     crossings = -(-case["workers"] // case["racks"]) if case["group"] == SPINE else 1
@@ -115,7 +115,7 @@ def go(star: Star, ranks: Ranks, case: Case) -> Record:
 
 
 def uplink_bytes(star: Star) -> list[int]:
-    """Bytes that have crossed so far: for each rack those that came down, and those that went up."""
+    """Bytes that have crossed the uplinks so far: for each rack the bytes down, then the bytes up."""
     found = []
     for rack in star.racks:
         (link,) = json.loads(rack.run(["ip", "-j", "-s", "link", "show", "dev", UPLINK_DEVICE]))
@@ -124,7 +124,8 @@ def uplink_bytes(star: Star) -> list[int]:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    """`uplink_tensors`: how often the tensor's packets crossed an uplink, the most of all uplinks and directions."""
+    """The columns of a case. `uplink_tensors` is how often the tensor's packets crossed the busiest uplink, by
+    direction."""
     return cases.figures(case, bound_mbit(case)) | {
         "over_gloo": case.times(measured, group=GLOO, loss=0.0),
         "over_no_loss": case.times(measured, loss=0.0),
@@ -134,10 +135,10 @@ def figures(case: Case, measured: Sequence[Case]) -> Record:
 
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("racks", __doc__)
-    parser.add("--bytes", 8_000_000, "of the tensor")
-    parser.add("--repetitions", 5, "of each case")
-    parser.add("--racks", 2, "that the workers are in", choices=range(1, RACKS_MAX + 1), metavar="N")
-    parser.add("--loss", 0.01, "also with so much on every link, unless 0")
+    parser.add("--bytes", 8_000_000, "bytes of the tensor")
+    parser.add("--repetitions", 5, "repetitions of each case")
+    parser.add("--racks", 2, "racks that the workers are in", choices=range(1, RACKS_MAX + 1), metavar="N")
+    parser.add("--loss", 0.01, "fraction of packets lost on every link in a second series; 0 leaves that out")
     return program.run(parser.parse_args(arguments), measure, figures)
 
 

@@ -1,9 +1,9 @@
-"""One rank of a benchmark that compares switches, or ways to them: a process with a group for each, and one of Gloo.
+"""One rank of a benchmark that compares switches, or ways to use them: a process with a group for each, and for Gloo.
 
-    prepare ELEMENTS BLOCK SPARSITY DRAW      the tensor's blocks are chosen, the same at all ranks
+    prepare ELEMENTS BLOCK SPARSITY DRAW      chooses the tensor's blocks, the same at all ranks
 
 and the commands of `SummingRank`. A group is a name of the arguments NAME=OPTIONS (`cases.choice`), or "gloo". Values
-are 1 to 3, so that every sum is exact in whatever order it is made, and that of up to 31 ranks with 8 bits, too.
+are 1 to 3, so that every sum is exact in any order of additions; sums of up to 31 ranks are exact with 8 bits, too.
 """
 
 from __future__ import annotations
