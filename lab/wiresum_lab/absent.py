@@ -1,6 +1,6 @@
-"""Tests whose program is not installed: for each reason one is left, and is skipped. It says how many there are.
+"""Collapses tests whose program is not installed: for each reason one test is left. Its skip text has their number.
 
-A conftest calls this at the end of the collection:
+A conftest calls this module at the end of the collection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(items): leave_one_for_each_reason(items, why_not)
@@ -15,7 +15,8 @@ import pytest
 
 
 def leave_one_for_each_reason(items: list[pytest.Item], why_not: Callable[[pytest.Item], str]) -> None:
-    """`why_not`: why a test cannot run here; empty if it can, or is another conftest's."""
+    """Removes tests from `items`. `why_not` gives the reason why a test cannot run here; empty if the test can run, or
+    belongs to another conftest."""
     reasons = [why_not(item) for item in items]
     counts = Counter(reasons)
     left: list[pytest.Item] = []

@@ -1,13 +1,13 @@
-"""What MkDocs has to know of this repository (`make docs`, mkdocs.yml).
+"""Adapts the repository's pages for MkDocs (`make docs`, mkdocs.yml).
 
-The pages are written for a reader of the repository: README.md and others lie above `docs/`, links lead to sources, and
-the Markdown is GitHub's. So three things change on the way to the site:
+The pages are written for a reader of the repository: README.md and others are above `docs/`, links lead to sources, and
+the Markdown is GitHub's. Three things change for the site:
 
 - Pages above `docs/` become pages of the site, README.md its first.
-- A link to any other file becomes a link into the repository at `repo_url`. Without one it becomes plain text, since a
-  site has no sources. A link to nothing is a warning, which `--strict` makes an error. The changelog's links may be
-  older than the pages: they lead to a page without its section, or are text.
-- Python-Markdown wants an empty line before a list, and four spaces before what belongs to an item.
+- A link to any other file becomes a link into the repository at `repo_url`. Without `repo_url` the link becomes plain
+  text, since a site has no sources. A link to nothing is a warning, which `--strict` makes an error. The changelog's
+  links may be older than the pages: they lead to a page without its section, or become text.
+- Python-Markdown wants an empty line before a list, and an indentation of four spaces within an item.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES_ABOVE = {
     "SECURITY.md": "reporting.md",
     "CHANGELOG.md": "changelog.md",
 }
-"""Their names in the repository, and on the site."""
+"""Pages above docs/: their names in the repository, and their names on the site."""
 HISTORY = "CHANGELOG.md"
 
 FENCE = re.compile(r" *(```|~~~)")
@@ -49,12 +49,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def source_of(page: str) -> str:
-    """Where a page of the site is in the repository."""
+    """The path in the repository of a page of the site."""
     return next((name for name, here in PAGES_ABOVE.items() if here == page), f"docs/{page}")
 
 
 def adapted(markdown: str, source: str, repository_url: str | None) -> str:
-    """The Markdown of `source`, a page of the repository, as the site has it."""
+    """The Markdown of the site for `source`, a page of the repository."""
     lines: list[str] = []
     for line, is_code in lines_of(markdown):
         if is_code:
@@ -68,7 +68,7 @@ def adapted(markdown: str, source: str, repository_url: str | None) -> str:
 
 
 def lines_of(markdown: str) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it is code."""
+    """Each line, and whether the line is code."""
     in_code = False
     for line in markdown.splitlines():
         is_fence = bool(FENCE.match(line))

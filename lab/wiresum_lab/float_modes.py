@@ -1,4 +1,4 @@
-"""Floating-point modes that a program may set in its threads, for tests that results do not depend on them."""
+"""Floating-point modes that a program may set in its threads, for tests that results do not depend on these modes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROUNDING = (
     if platform.machine() == "aarch64"
     else {"down": 0x400, "up": 0x800, "zero": 0xC00}
 )
-"""FE_DOWNWARD, FE_UPWARD and FE_TOWARDZERO of fenv.h."""
+"""Values of FE_DOWNWARD, FE_UPWARD and FE_TOWARDZERO in fenv.h."""
 MODES = (FLUSH, *_ROUNDING)
 _libm = ctypes.CDLL("libm.so.6")
 

@@ -1,6 +1,6 @@
 """A cluster for tests of faults and attacks: a controller and its standby, two software switches, and jobs whose
-workers check every element of every sum. Each is a process, as hosts run it, with certificates, on loopback; a hostile
-host has an address of its own.
+workers check every element of every sum. All of them are processes, as on real hosts, with certificates, on loopback; a
+hostile host has an address of its own.
 
     with Laboratory(folder) as laboratory:
         job = laboratory.job("night")
@@ -37,32 +37,32 @@ WORKER = Path(__file__).with_name("laboratory_worker.py")
 HOST, HOSTILE = "127.0.0.1", "127.0.0.66"
 SWITCHES = ("left", "right")
 CONTROLLERS = ("active", "standby")
-"""By the role in which each begins."""
+"""The controllers, named by their first roles."""
 LANES, SLOTS = 64, 256
 CERTIFIED_DAYS = 10
 STEPS_MORE = 3
 STEPS_A_SECOND_MAX = 50
-"""A worker pauses between two steps."""
+"""Upper bound on a worker's rate, since it pauses between two steps."""
 STEP_S_MAX = 2 * PATIENCE_S
-"""Longer than any fault lasts."""
+"""Time-out of a step, longer than any fault lasts."""
 
 
 class Job:
-    """Workers of one job, one process each."""
+    """The workers of one job, one process each."""
 
     def __init__(self, name: str, programs: Sequence[Program], stop: Path) -> None:
         self.name, self.programs, self._stop = name, programs, stop
 
     def lines(self, rank: int) -> list[dict[str, Any]]:
-        """What a worker has printed, in JSON."""
+        """The lines of JSON that a worker has printed."""
         return [json.loads(line) for line in self._printed(rank)]
 
     def said(self, rank: int) -> dict[str, Any]:
-        """The last of it."""
+        """The last line of JSON that a worker has printed; empty if there is none."""
         return self._last(rank, "{")
 
     def steps(self) -> int:
-        """Of the slowest worker."""
+        """Number of steps of the slowest worker."""
         return min(int(self._last(rank, '"steps"').get("steps", 0)) for rank in range(len(self.programs)))
 
     def _printed(self, rank: int) -> list[str]:
@@ -70,7 +70,8 @@ class Job:
         return [line for line in said.splitlines() if line.startswith("{") and line.endswith("}")]
 
     def _last(self, rank: int, text: str) -> dict[str, Any]:
-        """Reads one line only: after an hour there are thousands."""
+        """The last line that has the text; empty if there is none. Parses one line only: after an hour there are
+        thousands."""
         return json.loads(next((line for line in reversed(self._printed(rank)) if text in line), "{}"))  # type: ignore[no-any-return]
 
     def ended(self) -> list[int]:
@@ -95,11 +96,11 @@ class Job:
         wait_until(lambda: self.steps() >= wanted, f"{self.name} makes {steps} more steps", patience_s, self.check)
 
     def for_seconds(self, seconds: float) -> None:
-        """It goes on for so long at least, by its steps: its workers pause between them."""
+        """Waits until the job has made the steps of so many seconds at least: workers pause between steps."""
         self.goes_on(3 * PATIENCE_S, steps=int(seconds * STEPS_A_SECOND_MAX))
 
     def finish(self) -> None:
-        """All stop at the same step, and leave; every sum was right."""
+        """Ends the job: all workers stop at the same step and leave. Raises an `AssertionError` if a sum was wrong."""
         self.check()
         self._stop.touch()
         wait_until(lambda: len(self.ended()) == len(self.programs), f"{self.name} has finished")
@@ -108,7 +109,7 @@ class Job:
             assert self.said(rank) == self.said(rank) | {"wrong": 0, "done": True}
 
     def error(self, rank: int, patience_s: float = PATIENCE_S) -> str:
-        """What a worker said when its job ended, which must come to that."""
+        """Waits until a worker's process has ended with an error, and returns the error."""
         program = self.programs[rank]
         wait_until(lambda: program.exit_code is not None, f"rank {rank} of {self.name} has ended", patience_s)
         self.check_sums()
@@ -136,7 +137,7 @@ class Certificates:
         self.authority.renew(self.tls(name))
 
     def revoke(self, name: str) -> None:
-        """At all controllers, which share a folder."""
+        """Revokes a certificate at all controllers, which share a folder."""
         self.authority.revoke(self.authority.issued(name))
         listed = self.tls("controller") / "ca.crl"
         fresh = listed.with_name("fresh.crl")
@@ -159,14 +160,14 @@ class Laboratory:
         files_max: int | None = None,
         release: Sequence[str] = (),
     ) -> None:
-        """`tables`: more of the controllers' configuration. `variables`: of the controllers and switches. `files_max`:
-        how many files a controller may have, on which the number of connections depends; many, unless given. `release`:
-        of controllers and switches, if it is another one: options of `wiresum_lab.other_release`."""
+        """Starts controllers and switches. `tables` is more of the controllers' configuration; `variables` are for the
+        controllers and switches. `files_max` limits a controller's open files, and so its connections; None: no limit.
+        `release` has options of `wiresum_lab.other_release`, for controllers and switches of another release."""
         self.folder, self.lanes, self.slots, self._tables = folder, lanes, slots, tables
         self.variables = dict(variables or {})
         self._limits = ["prlimit", f"--nofile={files_max}"] if files_max else []
         self.release = tuple(release)
-        """Of what is started from now on; empty: this one."""
+        """The release of controllers and switches that are started from now on; empty for this one."""
         self.pki = Certificates(folder / "pki")
         self.ports = {name: unused_port() for name in CONTROLLERS}
         self.metrics = {name: unused_port() for name in CONTROLLERS}
@@ -203,15 +204,15 @@ class Laboratory:
 
     @property
     def targets(self) -> str:
-        """As in WIRESUM_SWITCH."""
+        """The controllers' endpoints, in the form of WIRESUM_SWITCH."""
         return ",".join(f"{HOST}:{port}" for port in self.ports.values())
 
     def targets_of(self, job: str, rank: int) -> str:
-        """Those that a worker is told."""
+        """The controllers' endpoints for one worker."""
         return self.targets
 
     def seen_by(self, controller: str) -> list[SwitchAt]:
-        """The switches as a controller is told."""
+        """The switches in the configuration of one controller."""
         return list(self.at.values())
 
     def log_of(self, name: str) -> Path:
@@ -220,7 +221,7 @@ class Laboratory:
     # Services.
 
     def start_switch(self, name: str) -> Program:
-        """At the ports that it had before."""
+        """Starts a switch again, at its former ports, and waits until it is ready."""
         program = self._launch_switch(name)
         program.await_text("ready: ")
         return program
@@ -240,13 +241,13 @@ class Laboratory:
         return program
 
     def start_controller(self, name: str) -> Program:
-        """It serves if no other does; otherwise it is the standby."""
+        """Starts a controller, and waits until it serves or, if another one serves, stands by."""
         program = self.launch_controller(name)
         program.await_text(r"ready: control|standing by")
         return program
 
     def launch_controller(self, name: str) -> Program:
-        """Does not wait until it is ready."""
+        """Starts a controller without waiting for it."""
         config = self.folder / f"{name}.toml"
         config.write_text(
             controller_config(
@@ -272,18 +273,19 @@ class Laboratory:
         return [sys.executable, "-m", "wiresum_lab.other_release", *self.release, *arguments]
 
     def service(self, tls: str, *names: str) -> Service:
-        """What `wiresum` asks with: the controllers of these names, or all, with this certificate."""
+        """A client, as `wiresum` uses it, of the controllers with these names (without names, of all), by this
+        certificate."""
         targets = ",".join(f"{HOST}:{self.ports[name]}" for name in names or CONTROLLERS)
         return self._cleanup.enter_context(Service(targets, tls=str(self.pki.tls(tls)), timeout_s=PATIENCE_S))
 
     def report(self, patience_s: float = TIMEOUT_S) -> join.Report | None:
-        """None if no controller serves."""
+        """The report of the controller that serves; None if none serves."""
         with contextlib.suppress(ServiceError):
             return self.operator.report(patience_s)
         return None
 
     def await_switches(self, *states: str) -> None:
-        """Until each switch is in one of these."""
+        """Waits until each switch is in one of these states."""
         self.await_report(lambda report: all(s.state in states for s in report.switches), f"all switches are {states}")
 
     def await_report(
@@ -296,7 +298,7 @@ class Laboratory:
         return wait_until(found, what, patience_s)
 
     def drain(self, switch_name: str, *, resume: bool = False, patience_s: float = PATIENCE_S) -> None:
-        """During a takeover nobody serves, and nothing has changed: it asks again."""
+        """Drains a switch. Repeats the request during a takeover, when no controller serves and nothing has changed."""
         request = join.DrainRequest(switch_name=switch_name, resume=resume)
         give_up_at = time.monotonic() + patience_s
         while True:
@@ -316,7 +318,7 @@ class Laboratory:
     # Jobs.
 
     def job(self, name: str, size: int = 2, *, tls: str = "worker", variables: Mapping[str, str] | None = None) -> Job:
-        """Waits until it sums."""
+        """Starts a job, and waits until it sums."""
         job = self.start_job(name, size, tls=tls, variables=variables)
         wait_until(job.steps, f"{name} sums", meanwhile=job.check)
         return job
@@ -332,7 +334,8 @@ class Laboratory:
         step_s_max: float = STEP_S_MAX,
         slots: int = 32,
     ) -> Job:
-        """`ranks`: of the workers that are started, if not all. `step_s_max`: the time-out of a sum."""
+        """Starts a job's workers. `ranks` are the workers to start; None means all. `step_s_max` is the time-out of a
+        sum."""
         salt, stop = next(self._salts), self.folder / f"{name}.stop"
         own = {
             "WIRESUM_TLS": str(self.pki.tls(tls)), "WIRESUM_ADDRESS": HOST, "WIRESUM_LANES": str(self.lanes),
@@ -359,7 +362,7 @@ class Laboratory:
 
 @contextlib.contextmanager
 def certified_earlier(by: datetime.timedelta) -> Iterator[None]:
-    """What an authority issues inside is dated so much earlier, and expires so much earlier."""
+    """Certificates that an authority issues in the block are dated earlier, and expire earlier, by `by`."""
 
     class Earlier(datetime.datetime):
         @classmethod
@@ -371,5 +374,5 @@ def certified_earlier(by: datetime.timedelta) -> Iterator[None]:
 
 
 def lasting(seconds: float) -> contextlib.AbstractContextManager[None]:
-    """What an authority issues inside for `CERTIFIED_DAYS` expires so soon."""
+    """Certificates that an authority issues in the block for `CERTIFIED_DAYS` expire after `seconds`."""
     return certified_earlier(datetime.timedelta(days=CERTIFIED_DAYS, seconds=-seconds))

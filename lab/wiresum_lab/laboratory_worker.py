@@ -1,8 +1,8 @@
-"""One worker of laboratory.py and of cluster_soak.py: sums what every worker can compute by itself, and compares every
-element, until all have been told to stop.
+"""One worker of laboratory.py and of cluster_soak.py. Until all are told to stop, it sums arrays that every worker can
+compute by itself, and compares every element.
 
-Prints a line of JSON a second, with the longest sum since the line before, and one at its end; ends with status 1 if
-its job ended before it was to.
+Prints a line of JSON a second, with the duration of the longest sum since the line before, and a line at its end; ends
+with status 1 if its job ended too early.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from wiresum.agent import AgentConfig, Dtype, Operation, Region, Session, Wiresu
 
 SIZES = (1, 700, 20_000)
 IN_FLIGHT = 3
-"""So many sums at a time."""
+"""How many sums are in flight at a time."""
 PAUSE_S = 0.02
-"""Between two steps, since all processes share few cores."""
+"""Pause between two steps, since all processes share few cores."""
 
 
 def contribution(salt: int, rank: int, step: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Any 32-bit value may occur, so sums wrap around."""
+    """A worker's array of a step, of any 32-bit values, so that sums wrap around."""
     return np.random.default_rng([salt, rank, step, size]).integers(-(2**31), 2**31, size, dtype=np.int32)
 
 
@@ -48,7 +48,7 @@ def submit(session: Session, salt: int, number: int, stop: Path, step_s_max: flo
     expected = np.add.reduce(
         [contribution(salt, rank, number, size) for rank in range(session.world_size)], dtype=np.int32
     )
-    stopping = np.array([stop.exists()], dtype=np.int32)  # summed too, so that all stop at the same step
+    stopping = np.array([stop.exists()], dtype=np.int32)  # its sum makes all workers stop at the same step
     regions = [Region(array.ctypes.data, array.ctypes.data, array.size) for array in (mine, stopping)]
     submitted_at = time.monotonic()
     operation = session.submit(regions, dtype=Dtype.I32, notify=False, timeout_s=step_s_max)
@@ -56,7 +56,8 @@ def submit(session: Session, salt: int, number: int, stop: Path, step_s_max: flo
 
 
 def train(session: Session, salt: int, stop: Path, step_s_max: float) -> tuple[int, int]:
-    """Returns steps and wrong elements. Each job has its own `salt`: a sum of another job would be wrong."""
+    """Sums until all stop. Returns the numbers of steps and of wrong elements. Each job has its own `salt`, so that the
+    sum of another job is wrong."""
     done = submitted = wrong = 0
     said_at = slowest_s = 0.0
     in_flight: deque[Step] = deque()

@@ -1,5 +1,5 @@
-"""Notes which names this process looks up: by functions of the module `socket`, or as addresses of sockets, which the
-kernel's calls look up too."""
+"""Records the names that this process looks up: by functions of the module `socket`, or as addresses of sockets, which
+the kernel's calls look up, too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ODD_ADDRESSES = (
     "a." * 4000,
     "1." * 4000,
 )
-"""What a peer may say where an IPv4 address belongs, and what is none."""
+"""Texts that a peer may send in place of an IPv4 address."""
 
 _LOOK_UP = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
 _TAKE_ADDRESS = ("socket.bind", "socket.connect", "socket.sendto", "socket.sendmsg")
@@ -52,7 +52,7 @@ _notes: list[list[str]] = []
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[str]]:
-    """What any thread looks up meanwhile."""
+    """Gives the list of names that any thread looks up in the block."""
     found: list[str] = []
     _notes.append(found)
     try:
@@ -83,4 +83,4 @@ def _is_address(name: str) -> bool:
     return True
 
 
-sys.addaudithook(_hear)  # for good: Python has no way to take one out
+sys.addaudithook(_hear)  # Python cannot remove an audit hook

@@ -1,4 +1,4 @@
-"""A tree of software switches in this process: a spine, and leaves below it, each with its address on loopback."""
+"""A tree of software switches in this process: a spine, and leaves below it, each with an address on loopback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def host_of(network: str, leaf: int) -> str:
 
 
 def loopback_tree(network: str, leaves: int, **settings: Any) -> list[SoftwareSwitch]:
-    """The spine first. `network` is the first three numbers of its addresses, like 127.0.6; `settings` are each
-    switch's."""
+    """The switches, the spine first. `network` is the first three numbers of their addresses, like 127.0.6; `settings`
+    are for each switch."""
     from wiresum.switch import SoftwareSwitch  # not in a process that only asks for `host_of`
 
     class Node(SoftwareSwitch):

@@ -1,8 +1,8 @@
-"""`wiresum` as if it were of another release: the command itself, which has, and says, other versions.
+"""Runs `wiresum` with the version numbers of another release.
 
     python -m wiresum_lab.other_release --software 0.0.9 --program 1 controller --config cluster.toml
 
-A release is told apart by these versions alone, so nothing else is another.
+Programs distinguish releases by these numbers alone, so nothing else is changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Opens p4runtime-shell on a switch that runs: to look at its tables while a controller drives it.
+"""Opens p4runtime-shell on a running switch, to read its tables while a controller drives it.
 
     python -m wiresum_lab.p4runtime_shell --p4runtime 127.0.0.1:9559 --device 0 [--tls DIR]
 
 The shell needs versions of protobuf and IPython that nothing else here can use, so it gets a virtual environment of its
-own, in build/p4runtime-shell, which is made when it is first needed. It takes the program's P4Info from the switch. It
-bids an election id below every controller's, so that it can read and not write; where no controller is connected, bmv2
-lets it write too.
+own, in build/p4runtime-shell, which is made on first use. The shell takes the program's P4Info from the switch. It bids
+an election id below every controller's, so that it can read and not write; where no controller is connected, bmv2 lets
+it write, too.
 
     table_entry["admit"].read(print)           every entry of a table
     multicast_group_entry(256).read()          where floods go
@@ -27,17 +27,17 @@ ENVIRONMENT = REPOSITORY / "build" / "p4runtime-shell"
 PACKAGE = "p4runtime-shell==0.0.6"
 INSTALL_S_MAX = 300.0
 ELECTION_ID = "0,0"
-"""Upper and lower 64 bits; a controller's is at least 1."""
+"""Upper and lower 64 bits of the shell's election id; a controller's is at least 1."""
 
 
 class ShellError(RuntimeError):
-    """The shell is not available. The text says why."""
+    """The shell is not available; the text has the reason."""
 
 
 def python_of(environment: Path = ENVIRONMENT) -> Path:
-    """The interpreter of the shell's environment, which is made if it is not there yet. Raises `ShellError`."""
+    """The interpreter of the shell's environment, which is made on first use. Raises `ShellError`."""
     python, complete = environment / "bin" / "python", environment / PACKAGE
-    if not complete.exists():  # written last, so that an installation that was interrupted is done again
+    if not complete.exists():  # written last, so that an interrupted installation is repeated
         venv.create(environment, clear=True)
         command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile", PACKAGE]
         try:
@@ -53,7 +53,7 @@ def python_of(environment: Path = ENVIRONMENT) -> Path:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment, without the variables by which the shell would find our own packages."""
+    """The environment, without the variables by which the shell would find Wiresum's packages."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 

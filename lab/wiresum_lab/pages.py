@@ -1,4 +1,4 @@
-"""The blocks of code on pages of Markdown, as tests read them."""
+"""Reads blocks of code from pages of Markdown, for tests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHELL = ("", "sh", "bash", "shell")
-"""Languages of blocks that are typed at a shell."""
+"""Languages of blocks with commands for a shell."""
 
 
 class Block(NamedTuple):
     section: str
-    """The heading above it."""
+    """The heading above the block."""
     line: int
-    """The page's, on which it begins."""
+    """The line of the page at which the block's text begins."""
     language: str
     text: str
 
@@ -36,6 +36,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Each with the lines that it goes on with after a backslash; comments of their own are left out."""
+    """The commands of a block. Lines that end with a backslash are joined with the next; lines of comments are left
+    out."""
     joined = re.sub(r"\\\n\s*", "", block.text)
     return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]

@@ -1,8 +1,8 @@
-"""How long tests, demos and the laboratory wait for an event: one bound, and one factor.
+"""The bound on waits for an event in tests, demos and the laboratory, and its factor.
 
-No test passes or fails by how long something took. A bound only ends what hangs, so it is generous; on a machine that
-is slow or busy the factor makes it longer. A run of the tests measures the factor at its start (`slowness.py`)
-and says it in TEST_PATIENCE; every process that it starts inherits that.
+No test passes or fails by a duration. A bound only ends a test that hangs, so it is generous; on a machine that is slow
+or busy the factor makes it longer. A run of the tests measures the factor at its start (`slowness.py`) and sets
+TEST_PATIENCE, which every process that it starts inherits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 from wiresum_lab.slowness import VARIABLE
 
 FACTOR = max(1.0, float(os.environ.get(VARIABLE, "1")))
-"""By how much this machine is slower now than a quiet one."""
+"""How many times slower this machine is now than a quiet one."""
 PATIENCE_S = 60.0 * FACTOR
-"""For an event that must come, however busy the machine is."""
+"""Bound on the wait for an event that must come at any load of the machine."""
 
 
 class TimedOutError(AssertionError):
-    """An event did not come in time; the text says which. A report counts it apart from what was wrong."""
+    """An event, which the text names, did not come in time. Reports count time-outs apart from failures."""

@@ -1,4 +1,4 @@
-"""Programs as processes: each with a log, awaited until it says that it is ready, and ended whatever happens.
+"""Programs as processes with logs. Tests wait until a program is ready, and every program is ended in the end.
 
 with SwitchProcess(folder) as switch, Program(wiresum("top", switch.endpoint), folder / "top.log") as top:
     wait_until(lambda: "jobs" in top.said(), "it shows the jobs")
@@ -23,37 +23,37 @@ from typing import Any, NamedTuple, TypeVar
 from wiresum_lab.patience import PATIENCE_S, TimedOutError
 
 STOP_S_MAX = PATIENCE_S / 6
-"""For a program that was asked to end; it is killed if it does not."""
+"""How long a program may take to end by itself before it is killed."""
 POLL_S = 0.02
 LOG_LINES_SHOWN = 40
 
 T = TypeVar("T")
 AnyProgram = TypeVar("AnyProgram", bound="Program")
 Launch = Callable[..., "subprocess.Popen[Any]"]
-"""Starts a command. Its options are those of `subprocess.Popen`."""
+"""The type of a function that starts a command, with the options of `subprocess.Popen`."""
 
 
 class ProgramError(RuntimeError):
-    """A program did not do what it was started for; the text says what, and shows the end of its log."""
+    """A program failed; the text has the reason, and the end of its log."""
 
 
 class ProgramTimedOutError(ProgramError, TimedOutError):
-    """It may yet do it, but not in time."""
+    """A program did not get ready in time."""
 
 
 def wiresum(*arguments: str) -> list[str]:
-    """The command line of `wiresum`, as this interpreter runs it."""
+    """A command line of `wiresum`, for this interpreter."""
     return [sys.executable, "-m", "wiresum.cli", *arguments]
 
 
 class SwitchAt(NamedTuple):
-    """A software switch on loopback, as a controller knows it."""
+    """Name and ports of a software switch on loopback."""
 
     name: str
     p4runtime: int
-    """TCP port of its P4Runtime server."""
+    """TCP port of the switch's P4Runtime server."""
     data: int
-    """Its first UDP port."""
+    """The switch's first UDP port."""
 
 
 def controller_config(
@@ -67,8 +67,8 @@ def controller_config(
     metrics: int = 0,
     more: str = "",
 ) -> str:
-    """A controller with software switches, all on loopback. `tls`: the folder of its certificate, with which it also
-    speaks to the switches. `audit`: a file. `more`: tables to put at the end."""
+    """The configuration of a controller with software switches, all on loopback. `tls` is the folder of its
+    certificate, which it uses towards the switches, too; `audit` is a file; `more` has further tables."""
     security = f'[security]\ntls = "{tls}"\n' if tls else ""
     security += f'audit = "{audit}"\n' if audit else ""
     served = f'metrics = "127.0.0.1:{metrics}"\n' if metrics else ""
@@ -89,8 +89,8 @@ slots = {slots}
 
 
 def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Starts a command on this machine, in a session of its own. It dies when the thread that started it does."""
-    # Not preexec_fn: Python would run fork handlers, and lose a KeyboardInterrupt that comes while they run.
+    """Starts a command on this machine, in a session of its own. It dies with the thread that started it."""
+    # setpriv in place of preexec_fn, with which Python would run fork handlers, and lose a KeyboardInterrupt in them.
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], start_new_session=True, **options)
 
 
@@ -107,12 +107,12 @@ class Program:
         name: str = "",
         append: bool = False,
     ) -> None:
-        """`variables`: beside those of this process. `name`: what errors call it, the log's name unless given.
-        `append`: keep what the log has."""
+        """`variables` are added to those of this process. `name` is the program's name in errors, the log's name unless
+        given. `append` keeps the contents of the log."""
         self.log, self.name = log, name or log.stem
         self._log_begin = log.stat().st_size if append and log.exists() else 0
         self.was_stopped = False
-        """By `stop` or `kill`."""
+        """Whether `stop` or `kill` has ended the program."""
         with log.open("ab" if append else "wb") as output:
             self.process = at(
                 command,
@@ -134,15 +134,16 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The program's exit code; None while it runs."""
         return self.process.poll()
 
     def said(self) -> str:
-        """What it has written so far."""
+        """The program's output so far."""
         return self.log.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def await_text(self, pattern: str) -> re.Match[str]:
-        """Waits until it has written this, a regular expression. If it does not, stops it and raises `ProgramError`."""
+        """Waits until the output matches a regular expression. Otherwise stops the program and raises
+        `ProgramError`."""
         return self.await_ready(lambda: re.search(pattern, self.said(), re.MULTILINE))
 
     def await_ready(self, ready: Callable[[], T | None]) -> T:
@@ -153,12 +154,12 @@ class Program:
             raise
 
     def check(self) -> None:
-        """Raises `ProgramError` if it has ended."""
+        """Raises `ProgramError` if the program has ended."""
         if self.exit_code is not None:
             raise self._error(f"{self.name} ended with exit code {self.exit_code}")
 
     def stop(self) -> None:
-        """Idempotent. Asks it to end, and kills it if it does not."""
+        """Ends the program by SIGTERM, and after STOP_S_MAX by `kill`. Idempotent."""
         if self.exit_code is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -166,7 +167,7 @@ class Program:
         self.kill()
 
     def kill(self) -> None:
-        """Kills it, and all that is left of its session if it has one of its own. Idempotent."""
+        """Kills the program, and the other processes of its session if it has one of its own. Idempotent."""
         if self.was_stopped:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -176,7 +177,7 @@ class Program:
         self.was_stopped = True
 
     def tail(self, lines: int = LOG_LINES_SHOWN) -> str:
-        """The end of its log."""
+        """The last lines of the log."""
         return "\n".join(
             [f"--- the end of {self.log} ---", *self.log.read_text(errors="replace").splitlines()[-lines:]]
         )
@@ -189,7 +190,7 @@ class Program:
 
 
 class SwitchProcess(Program):
-    """A `wiresum switch` that serves joins, at ports that were free."""
+    """A `wiresum switch` that serves joins, at free ports."""
 
     def __init__(self, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         command = wiresum("switch", "--control", "127.0.0.1:0", "--port", "0", *arguments)
@@ -199,7 +200,7 @@ class SwitchProcess(Program):
 
 @contextlib.contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """Programs that are started in the block stay on this core."""
+    """Pins programs that are started in the block to this core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:
@@ -209,7 +210,7 @@ def on_core(core: int) -> Iterator[None]:
 
 
 def stop_all(programs: Sequence[Program]) -> None:
-    """Asks all to end before it waits for the first."""
+    """Stops all programs, at the same time: all get SIGTERM before the first wait."""
     for program in programs:
         program.process.terminate()
     for program in programs:
@@ -224,8 +225,8 @@ def wait_until(
     *,
     error: Callable[[str], BaseException] = TimedOutError,
 ) -> T:
-    """Returns the first true value of the condition; 0 and an empty list are false. `meanwhile` is called after each
-    try, and may raise, for instance if the process has ended."""
+    """Waits for a condition, and returns its first true value; 0 and an empty list are false. `meanwhile` is called
+    after each try, and may raise an error to end the wait. Raises `error` with a text on `what` after `patience_s`."""
     give_up_at = time.monotonic() + patience_s
     while not (found := condition()):
         meanwhile()
@@ -236,28 +237,28 @@ def wait_until(
 
 
 def cpu_seconds(process: int) -> float:
-    """User and system time of all threads that a process has or had, to the nanosecond."""
+    """User and system time of all present and former threads of a process."""
     # The clock number of another process's CPU time, as clock_getcpuclockid(3) computes it.
     return time.clock_gettime((~process << 3) | 2)
 
 
 def resident_kib(process: int | str = "self", which: str = "VmRSS") -> int:
-    """The physical memory that a process occupies. VmHWM: the most that it has occupied."""
+    """The physical memory of a process; its peak if `which` is VmHWM."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{which}:"))
 
 
 PORTS = range(21_008, 29_008)
-"""Below those that Linux gives to a socket that asks for any port, and apart from the lab's fixed ones."""
-_BLOCK = 16  # as many as a switch has
+"""Ports for programs: below Linux's ephemeral ports, and apart from the lab's fixed ones."""
+_BLOCK = 16  # the ports of a switch
 _left: list[int] = []
-"""Ports of the newest block that were not given yet."""
+"""Ports of the newest block that have not been given yet."""
 os.register_at_fork(after_in_child=_left.clear)
 
 
 def unused_port(count: int = 1) -> int:
-    """The first of up to 16 ports in a row, TCP and UDP, that are free. While this process lives, nobody else is given
-    them here."""
+    """The first of `count` consecutive ports, at most 16, that are free for TCP and UDP. Until this process ends, no
+    other process gets them from this function."""
     assert count <= _BLOCK
     if count > 1:
         return _unused_block()[0]
@@ -268,7 +269,7 @@ def unused_port(count: int = 1) -> int:
 
 def _unused_block() -> range:
     blocks = list(range(PORTS.start, PORTS.stop, _BLOCK))
-    random.SystemRandom().shuffle(blocks)  # tests that run side by side may seed alike
+    random.SystemRandom().shuffle(blocks)  # parallel tests may have the same seed
     for first in blocks:
         block = range(first, first + _BLOCK)
         with socket.socket(socket.AF_UNIX) as reservation, contextlib.suppress(OSError):
@@ -276,7 +277,7 @@ def _unused_block() -> range:
             for port, kind in itertools.product(block, (socket.SOCK_STREAM, socket.SOCK_DGRAM)):
                 with socket.socket(socket.AF_INET, kind) as tried:
                     tried.bind(("", port))
-            # Until this process ends: a program that it starts again has no ports meanwhile, and others look for some.
+            # The reservation lasts until this process ends: while it restarts a program, others might take the ports.
             reservation.detach()
             return block
     raise OSError(f"no {_BLOCK} ports in a row are free between {PORTS.start} and {PORTS.stop}")

@@ -1,9 +1,10 @@
-"""Evaluates the expressions of alert rules, as Prometheus would, over scrapes at given times. Where there is no
-`promtool`, this is how tests know that an alert fires, and when it ends.
+"""Evaluates the expressions of alert rules, as Prometheus would, over scrapes at given times. Tests check by this
+module when an alert fires and ends, without `promtool`.
 
-Only what our rules use: selectors with matchers, `rate` and `increase` over a range, `absent`, `time()`, numbers,
-`+ - * /`, comparisons, `and`, `or` and `unless` with `on (...)`. All else is an error. Nothing is extrapolated: `rate`
-is what was counted between the first and the last sample of the range, by its length.
+Only syntax that Wiresum's rules use is supported: selectors with matchers, `rate` and `increase` over a range,
+`absent`, `time()`, numbers, `+ - * /`, comparisons, `and`, `or` and `unless` with `on (...)`. Other syntax is an error.
+Nothing is extrapolated: `rate` is the increase between the first and the last sample of the range, divided by the time
+between them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 STALE_S = 300.0
-"""A sample counts for so long."""
+"""How long a sample counts."""
 NAME = "__name__"
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
@@ -36,14 +37,15 @@ _PRODUCTS: dict[str, Callable[[float, float], float]] = {"*": operator.mul, "/":
 
 
 class Scrapes:
-    """What was scraped, by time."""
+    """Scraped samples, by time."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._samples: list[Vector] = []
 
     def add(self, at: float, text: str, **target: str) -> None:
-        """The times must ascend. `target`: labels that Prometheus adds, like `instance`."""
+        """Adds a scrape. Times must ascend; scrapes of several targets may have the same time. `target` has labels that
+        Prometheus adds, like `instance`."""
         found = {} if self._times[-1:] != [at] else self._samples.pop()
         self._times = [time for time in self._times if time != at]
         for family in text_string_to_metric_families(text):
@@ -54,7 +56,7 @@ class Scrapes:
         self._samples.append(found)
 
     def latest(self, at: float) -> Vector:
-        """A series that is not in the newest scrape has ended."""
+        """The samples of the newest scrape: a series that is absent there has ended. Empty if the scrape is stale."""
         index = bisect_right(self._times, at) - 1
         return self._samples[index] if index >= 0 and at - self._times[index] < STALE_S else {}
 
@@ -67,24 +69,24 @@ class Rule(NamedTuple):
     for_s: float
 
     def fires(self, scrapes: Scrapes, at: float, *, every_s: float = 15.0) -> list[dict[str, str]]:
-        """The labels of each alert that fires: its condition holds, and has for as long as the rule says."""
+        """The labels of each alert that fires: its condition has held for as long as the rule demands."""
         moments = [at - back * every_s for back in range(int(self.for_s / every_s), -1, -1)]
         pending = [set(_as_vector(evaluate(self.expression, scrapes, moment))) for moment in moments]
         return [dict(labels) for labels in set.intersection(*pending)]
 
 
 def seconds(text: str) -> float:
-    """Of a duration like 5m."""
+    """Seconds of a duration like 5m."""
     return float(text[:-1]) * _SECONDS[text[-1]]
 
 
 def evaluate(expression: str, scrapes: Scrapes, at: float) -> Value:
-    """Raises `ValueError` for an expression that it does not know."""
+    """The value of an expression at a time. Raises `ValueError` for unsupported syntax."""
     return _Evaluation(expression, scrapes, at).value()
 
 
 def selectors(expression: str) -> list[tuple[str, dict[str, str]]]:
-    """The metrics that an expression asks for, each with its matchers for equality and by pattern."""
+    """The metrics of an expression, each with its matchers `=` and `=~`."""
     found = []
     for name, matchers in re.findall(r"\b((?:wiresum|process)_\w+)(?:\{([^}]*)\})?", expression):
         found.append((name, dict(re.findall(r'(\w+)=~?"([^"]*)"', matchers))))
@@ -92,7 +94,7 @@ def selectors(expression: str) -> list[tuple[str, dict[str, str]]]:
 
 
 class _Evaluation:
-    """By recursive descent, of one expression at one time."""
+    """The evaluation of one expression at one time, by recursive descent."""
 
     def __init__(self, expression: str, scrapes: Scrapes, at: float) -> None:
         self._expression, self._scrapes, self._at = expression, scrapes, at
@@ -112,7 +114,7 @@ class _Evaluation:
         self._take("")
         return found
 
-    # Operators, those that bind least first.
+    # Operators, in ascending order of precedence.
 
     def _or(self) -> Value:
         left = self._and()
@@ -202,7 +204,7 @@ class _Evaluation:
                     series.setdefault(labels, []).append((at, v))
         found: Vector = {}
         for labels, points in series.items():
-            if len(points) > 1:  # one alone has not risen, as far as anybody knows
+            if len(points) > 1:  # a single sample shows no increase
                 rises = (b - a if b >= a else b for (_, a), (_, b) in itertools.pairwise(points))
                 found[_part(labels)] = sum(rises) / (points[-1][0] - points[0][0] if by_second else 1.0)
         return found
@@ -260,7 +262,7 @@ def _as_vector(value: Value) -> Vector:
 
 
 def _part(labels: Labels, keys: list[str] | None = None) -> Labels:
-    """By which two series belong together: these labels, or all but the name."""
+    """The labels by which two series match: those in `keys`; without `keys`, all but the name."""
     return frozenset(each for each in labels if (each[0] in keys if keys is not None else each[0] != NAME))
 
 

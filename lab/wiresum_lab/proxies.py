@@ -1,5 +1,4 @@
-"""TCP proxies on loopback, which can be cut, silently or with a reset, and whose connections come from an address of
-their own."""
+"""TCP proxies on loopback, which tests can cut, silently or with a reset. Each has an address of its own."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ HOST = "127.0.0.1"
 
 
 class TcpProxy:
-    """A TCP proxy to a port, which can be cut. Used in the thread of `Proxies`. From an IPv6 address it connects to the
-    same address, and otherwise to HOST."""
+    """A TCP proxy to a port, for use in the thread of `Proxies`. It connects from `source`: to the same address if
+    `source` is an IPv6 address, otherwise to HOST."""
 
     def __init__(self, target: int, source: str) -> None:
         self.target, self.source = target, source
@@ -47,7 +46,7 @@ class TcpProxy:
 
 
 class Proxies:
-    """All proxies, in an event loop of their own."""
+    """The proxies of a test, in an event loop of their own."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -63,7 +62,7 @@ class Proxies:
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result(PATIENCE_S)
 
     def cut(self, proxy: TcpProxy) -> None:
-        """Silently: what is sent waits."""
+        """Cuts a proxy silently: data waits until `mend`."""
         self._loop.call_soon_threadsafe(proxy.open.clear)
 
     def mend(self, proxy: TcpProxy) -> None:

@@ -1,4 +1,4 @@
-"""The simulation (host_agent/tests/sim) for Python: its native module `sim`, which is built beside its sources, and
+"""The simulation (host_agent/tests/sim) for Python: the native module `sim`, which is built beside its sources, and
 regular trees of switches."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from wiresum_lab import REPOSITORY
 
 
 def _load() -> ModuleType:
-    # WIRESUM_SIM names the folder of a module from another build.
+    # WIRESUM_SIM may name the folder of a module from another build.
     folder = Path(os.environ.get("WIRESUM_SIM") or REPOSITORY / "host_agent/tests/sim")
     built = sorted(folder.glob("wiresum_sim*.so"))
     if not built:
@@ -31,8 +31,8 @@ sim = _load()
 
 
 def racks(workers: int, *sizes: int) -> tuple[list[int], list[int]]:
-    """The parent of each switch and the switch of each worker, of a regular tree: leaves of sizes[0] workers, switches
-    of sizes[1] leaves above them if given, and so on, below one root."""
+    """The parent of each switch, and the switch of each worker, in a regular tree: leaves of sizes[0] workers, switches
+    of sizes[1] leaves above these if given, and so on, below one root."""
     tiers = []
     count = workers
     for size in sizes:

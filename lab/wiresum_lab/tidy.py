@@ -1,9 +1,9 @@
 """Runs clang-tidy on the C++ files that are not known to be clean.
 
-What clang-tidy says of a file follows from the file, from what it includes, from .clang-tidy and from its own version.
-A hash of these of each clean file is kept in .clang-tidy-clean, which is committed: so a fresh clone checks what has
-changed, and a change of a header checks who includes it. The headers of the system are not in the hash, and a row may
-be wrong: `--all` believes none, and `make test-nightly` runs that.
+The result for a file depends on the file, its includes, .clang-tidy and the version of clang-tidy. .clang-tidy-clean,
+which is committed, has a hash of these for each clean file. So a fresh clone checks only files that have changed, or
+include a header that has changed. The headers of the system are not in the hash, so a row may be wrong: `--all` ignores
+all rows, and `make test-nightly` uses it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def checked_files() -> list[Path]:
 
 @cache
 def includes(path: Path) -> tuple[Path, ...]:
-    """The files of this repository that it includes itself, on whatever condition."""
+    """The files of this repository that a file includes directly, on any condition."""
     found = []
     for name in INCLUDE.findall(path.read_text()):
         folders = (path.parent, *(REPOSITORY / folder for folder in INCLUDE_FOLDERS))
@@ -54,7 +54,7 @@ def everything_of(path: Path) -> set[Path]:
         if (one := left.pop()) not in found:
             found.add(one)
             left.extend(includes(one))
-    # Its options for the compiler.
+    # The CMakeLists.txt has the file's options for the compiler.
     return found | {next(folder for folder in path.parents if (folder / "CMakeLists.txt").exists()) / "CMakeLists.txt"}
 
 
@@ -66,7 +66,7 @@ def hash_of(path: Path) -> str:
 
 
 def known_clean() -> dict[str, str]:
-    """The hash with which each file was clean."""
+    """The hash of each file when it was clean, by path."""
     if not TABLE.exists():
         return {}
     rows = (line.split() for line in TABLE.read_text().splitlines())
@@ -80,7 +80,7 @@ def compiled_files() -> set[Path]:
 
 
 def complaints(path: Path) -> str:
-    """What clang-tidy says of a file: nothing if it is clean."""
+    """The output of clang-tidy for a file; empty if the file is clean."""
     tidy = shutil.which("clang-tidy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert tidy is not None, "clang-tidy is not installed"
     command = [tidy, "--quiet", "-p", str(BUILD), "--extra-arg=-Wno-unknown-warning-option", str(path)]

@@ -1,4 +1,4 @@
-"""Clocks that a test sets, for what takes the clock as a parameter."""
+"""Clocks that a test sets, for code that takes the clock as a parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wiresum_lab.processes import POLL_S, wait_until
 
 
 class FrozenClock:
-    """Goes only when told: by `now`, or `pass_at`."""
+    """A clock that moves only when a test sets `now` or calls `pass_at`."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -21,22 +21,23 @@ class FrozenClock:
         return self.now
 
     def pass_at(self, server: JoinServer, seconds: float, step_s: float = 0.5) -> None:
-        """In steps, which the server does not take for stalls: it ticks after each. It must have this clock."""
+        """Lets time pass at a server that has this clock, in steps so short that the server takes none for a stall. The
+        server ticks after each step."""
         for _ in range(round(seconds / step_s)):
             self.now += step_s
             wait_until(lambda: server.lag.overdue_s() < step_s / 2, "the server ticks")
 
 
 class SteadyClock(FrozenClock):
-    """`time.monotonic`, which a test can also set forward, like the clock of a process that was stopped for a while."""
+    """`time.monotonic` with an offset that a test may increase, as if the process had been stopped for a while."""
 
     def __call__(self) -> float:
         return time.monotonic() + self.now
 
 
 class ScriptedTiming(Timing):
-    """For commands that look again and again: they look at once, and `each_time` is called between. It ends a command
-    that does not end by itself with `stop`."""
+    """The timing of a command that polls: a pause of the command takes no time, but calls `each_time`. `each_time` may
+    call `stop` to end a command that does not end by itself."""
 
     def __init__(self, each_time: Callable[[], object] = lambda: None) -> None:
         self.seconds, self.each_time = 100.0, each_time
@@ -47,7 +48,7 @@ class ScriptedTiming(Timing):
     def sleep(self, seconds: float) -> None:
         self.seconds += seconds
         self.each_time()
-        time.sleep(POLL_S)  # a service that comes back is not there at once
+        time.sleep(POLL_S)  # a real pause, since a restarted service needs some time
 
     @staticmethod
     def stop() -> NoReturn:

@@ -1,4 +1,4 @@
-"""An event loop whose time is its own: no test that runs in it waits, or depends on how busy the machine is.
+"""An event loop with virtual time: a test in this loop does not wait, or depend on the load of the machine.
 
     def test_it_ends_after_a_minute() -> None:
         async def run(loop: VirtualLoop) -> None:
@@ -7,8 +7,8 @@
 
         in_virtual_time(run)
 
-What is tested goes by the loop's timers, or gets `loop.time` as its clock. Time moves to the next timer when nothing
-else is left to do. With sockets, whose bytes may still be on their way, it stands still until a test moves it:
+The tested code uses the loop's timers, or gets `loop.time` as its clock. Time moves to the next timer when nothing else
+is left to do. For code with sockets, whose bytes may still be on their way, time can stand still until a test moves it:
 
     in_virtual_time(run, stands_still=True)
     await loop.pass_time(60)
@@ -27,9 +27,9 @@ from wiresum_lab.patience import PATIENCE_S, TimedOutError
 
 BEGINS_AT = 1000.0
 LATE_S = 1e-9
-"""Of each timer, as no real one comes too soon: what is computed from the time would not be due yet."""
+"""How late each timer fires. A timer that fired exactly in time could find its deadline not passed, by rounding."""
 STEPS = 20
-"""Turns of the loop in which what a timer has begun gets done, as far as it needs no socket."""
+"""How many turns of the loop `pass_time` takes, so that work which timers start is done, unless it needs a socket."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -41,13 +41,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     async def pass_time(self, seconds: float) -> None:
-        """All timers of that time have run when this returns."""
+        """Moves time forward, and returns when all timers of that time have run."""
         self.now += seconds
         for _ in range(STEPS):
             await asyncio.sleep(0)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
-        """Waits for what sockets bring. An error of a socket without anything to read means that it is not so yet."""
+        """Waits, in real time, for a condition that depends on sockets. A BlockingIOError of the condition (a socket
+        has nothing to read) counts as false. `TimedOutError` after PATIENCE_S."""
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(BlockingIOError):

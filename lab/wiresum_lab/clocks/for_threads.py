@@ -1,9 +1,9 @@
-"""Virtual time, for what waits by a `Clock`: real threads that take turns.
+"""Virtual time for threads that wait by a `Clock`: they are real threads, but take turns.
 
-One thread runs at a time, and hands over only where it waits. Then the one that has waited longest and need not wait
-any more goes on. If all wait, time moves to the first moment that one of them waits for. So a test runs in the same
-order each time, however busy the machine is, and hours of waiting take no time. The thread that makes the clock takes
-part; it starts the others by `start`, or what it tests does.
+One thread runs at a time, and hands over only where it waits. Then the thread goes on that has waited longest among
+those whose wait is over. If all wait, time moves to the first moment that a thread waits for. So a test runs in the
+same order each time, at any load of the machine, and hours of waiting take no time. The thread that makes the clock
+takes part; other threads must be started by `start`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from wiresum_lab.patience import PATIENCE_S, TimedOutError
 T = TypeVar("T")
 
 WAITS_MAX = 100_000
-"""At one moment: a loop that waits for what is so already would never end."""
+"""How many waits may begin at one moment. More of them mean an endless loop, whose condition is true already."""
 MINUTES_S = 600.0
-"""Of virtual time: longer than any rule of a worker or a service that these tests meet."""
+"""Default limit of a wait, in virtual seconds: longer than any time-out of a worker or a service in these tests."""
 
 
 class _Turn:
-    """A thread that waits."""
+    """A thread that waits for a condition, or for a moment."""
 
     def __init__(self, is_true: Callable[[], bool], until: float) -> None:
         self._is_true, self.until, self.thread = is_true, until, threading.current_thread()
         self.come = threading.Semaphore(0)
         self.error: BaseException | None = None
-        """What the condition has raised, in whichever thread asked."""
+        """The error that the condition has raised. Any thread may have evaluated it."""
 
     def is_ready(self, now: float) -> bool:
         try:
@@ -56,9 +56,9 @@ class VirtualClock(Clock):
         self._now = now
         self._turns: list[_Turn] = []
         self._waits = 0
-        """Since time has moved."""
+        """Waits since time has moved."""
         self._stuck = self._asks = False
-        """`_asks`: a condition is looked at, which must not wait itself."""
+        """`_stuck`: every thread waits for ever. `_asks`: a condition is being evaluated, and must not wait itself."""
 
     def now(self) -> float:
         return self._now
@@ -107,7 +107,7 @@ class VirtualClock(Clock):
         within_s: float = MINUTES_S,
         meanwhile: Callable[[], object] = bool,
     ) -> None:
-        """`meanwhile` may raise, for instance if what the test waits for cannot come any more."""
+        """Waits for a condition. `meanwhile` is called before each check, and may raise an error to end the wait."""
 
         def is_true() -> bool:
             meanwhile()
@@ -116,7 +116,8 @@ class VirtualClock(Clock):
         assert self.wait_for(is_true, self._now + within_s), f"after {within_s:.0f} virtual seconds: not so: {what}"
 
     def run(self, *functions: Callable[[], T]) -> list[T]:
-        """All at the same time, each in a thread of its own. Returns what they return."""
+        """Runs all functions at the same time, each in a thread of its own. Returns their results, or raises the first
+        error."""
         found: list[Any] = [None] * len(functions)
 
         def run_one(index: int) -> None:
@@ -134,13 +135,13 @@ class VirtualClock(Clock):
 
     @contextlib.contextmanager
     def meanwhile(self, function: Callable[[], object]) -> Iterator[None]:
-        """In a thread of its own, which must end by itself after the block."""
+        """Runs a function in a thread of its own, which must end by itself after the block."""
         thread = self.start(function, "test")
         yield
         self.wait_until(lambda: not thread.is_alive(), "it ends")
 
     def threads(self) -> list[str]:
-        """The names of the others that have not ended."""
+        """The names of the other threads that have not ended."""
         return [turn.thread.name for turn in self._turns]
 
     def expect_no_threads(self) -> None:
@@ -161,7 +162,7 @@ class VirtualClock(Clock):
             raise AssertionError("every thread waits for ever")
 
     def _next(self) -> _Turn:
-        """Whose turn it is; time moves if it must."""
+        """Removes and returns the thread whose turn it is. Moves time if all wait."""
         self._asks = True
         ready = next((turn for turn in self._turns if turn.is_ready(self._now)), None)
         self._asks = False

@@ -2,8 +2,8 @@
 
 Builds a star of network namespaces with bmv2 in the middle (root), starts `wiresum controller` on one of its hosts and
 four workers on the others; then `wiresum switch` and four workers on this machine's loopback, with as many words in a
-packet, and the same seed. Sums of integers do not depend on who sums them, nor on what was lost on the way: so the
-parameters are the same in the end.
+packet, and the same seed. Sums of integers do not depend on the switch that computes them, or on lost packets, so both
+trainings end with the same parameters.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:
-    """Raises `ProgramError` or `StarError`."""
+    """Runs both trainings. Raises `ProgramError` or `StarError`."""
     with termination_as_exit():
         with ExitStack() as cleanup:
             bmv2, measured = over_bmv2(options, cleanup)

@@ -1,9 +1,9 @@
-"""A recommendation model with sparse embeddings, trained over wiresum and over Gloo on shaped links. Needs root.
+"""Trains a recommendation model with sparse embeddings over wiresum and over Gloo on shaped links. Needs root.
 
 On a star of namespaces (`star.py`) every worker is one process (`clicks_rank.py`) that trains the same model from the
 same seed on the same generated clicks twice: with gradients summed by the software switch, and by Gloo. DDP hands the
-embeddings' gradients over as `torch.sparse` tensors (docs/sparse.md). Compares the parameters in the end, and shows the
-bytes on a worker's link and the time. Gloo's sparse all-reduce sends every worker's rows to all others.
+embeddings' gradients over as `torch.sparse` tensors (docs/sparse.md). The demo compares the final parameters, and shows
+the bytes on a worker's link and the time. Gloo's sparse all-reduce sends every worker's rows to all others.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 SYSTEMS = ("wiresum", "gloo")
 TOLERANCE = 1e-5
-"""Of a parameter after training, relative to the largest of its tensor. Either system rounds each sum to within 2^-24
-of its largest term; the difference is the sum of these roundings in all steps."""
+"""Largest allowed difference of a parameter, relative to the largest of its tensor. Either system rounds each sum to
+within 2^-24 of its largest term; the difference is the sum of these roundings in all steps."""
 SMOOTHING_STEPS = 10
 
 
 class Run:
-    """One system's training, as its ranks tell it."""
+    """The records of one training, by system."""
 
     def __init__(self, name: str, records: Sequence[dict[str, Any]], folder: Path) -> None:
         import torch
 
         self.name = name
-        begin = max(record["times_ns"][0] for record in records)  # when the last one was ready
+        begin = max(record["times_ns"][0] for record in records)  # when the last rank was ready
         by_step = zip(*(record["times_ns"] for record in records), strict=True)
         self.times_s = [(max(times) - begin) / 1e9 for times in by_step]
         self.losses = [statistics.mean(losses) for losses in zip(*(r["losses"] for r in records), strict=True)]
@@ -53,7 +53,7 @@ class Run:
         ]
 
     def identical(self) -> bool:
-        """Do all ranks have the same bits?"""
+        """Whether all ranks have the same parameters, bit for bit."""
         import torch
 
         first = self.parameters[0]
@@ -70,7 +70,7 @@ class Run:
 
 
 def difference(first: Run, second: Run) -> float:
-    """The largest difference of two parameters at the same place, relative to the largest of their tensor."""
+    """The largest difference of corresponding parameters, relative to the largest of their tensor."""
     pairs = zip(first.parameters[0], second.parameters[0], strict=True)
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 
@@ -119,7 +119,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--workers", type=int, default=4, help="workers (default: %(default)s)")
     parser.add_argument("--link-mbit", type=float, default=100.0, help="rate of every link (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="of the training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=200, help="steps of the training (default: %(default)s)")
     parser.add_argument(
         "--output", type=Path, default=Path("build/clicks"), help="folder for clicks.png and clicks.json"
     )

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from wiresum_lab.ranks import rank
 
 SEED = 7
-FIELDS = 4  # what is known of an impression: user, item, page, query
-ENTRIES = 50_000  # of each
+FIELDS = 4  # features of an impression: user, item, page, query
+ENTRIES = 50_000  # entries of each field
 WIDTH = 16
 BATCH = 128  # impressions a step and worker
 ZIPF = 1.1
@@ -30,8 +30,10 @@ RATE = 1.0
 
 class ClickModel(nn.Module):
     """The probability of a click from sparse features: an embedding for each field and two dense layers on top.
-    3.2 million parameters, of which a step touches those of the entries that its impressions name. No ReLU, since the
-    last bit of a rounding decides on which side of its kink an activation lies, and a whole row's gradient with it."""
+
+    Of its 3.2 million parameters, a step touches those of the entries that its impressions name. The activation is
+    tanh: at the kink of a ReLU, the last bit of a rounding would decide about the gradient of a whole row.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class ClickModel(nn.Module):
 
 
 class Clicks:
-    """Impressions whose entries are as unevenly popular as words are (Zipf), and clicks that follow the entries'
+    """Generated impressions, whose entries have Zipf's distribution like words, and clicks that depend on the entries'
     hidden qualities."""
 
     def __init__(self, rank: int) -> None:

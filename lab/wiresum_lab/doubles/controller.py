@@ -1,5 +1,7 @@
-"""For tests of jobs: a harness that sets the clock of their state machine. For tests of the service: a driver of a
-switch that records its calls, and a client; the service between them is real, over loopback.
+"""Doubles for tests of jobs and of the join service.
+
+For jobs, a harness sets the clock of their state machine. For the service, there are a driver of a switch that records
+its calls, and a client; the service between them is the real one, over loopback.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from wiresum_lab.processes import wait_until
 T = TypeVar("T")
 
 NOBODY = ("nobody",)
-"""Given as addresses to a switch that has no worker directly below it."""
+"""The addresses of a switch without a worker directly below it."""
 
 
 def switch(
@@ -63,7 +65,8 @@ def switch(
     endpoint: Endpoint | None = None,
     needs: Callable[[JobShape], Amounts] = lambda _shape: NOTHING,
 ) -> Switch:
-    """`addresses`: of the workers that it reaches; all unless given. `needs`: what a job takes of `sizes.tables`."""
+    """A switch of the cluster. `addresses` are of the workers that it reaches, all unless given. `needs` returns the
+    amounts of `sizes.tables` that a job takes."""
     sizes = sizes or SwitchSizes(4096, 360, 64)
     endpoint = endpoint or Endpoint("10.0.0.1", SWITCH_PORT)
 
@@ -80,8 +83,8 @@ def member(worker: Worker) -> messages.Member:
 
 
 class JobsHarness:
-    """`Jobs`, a clock that the test sets, switches that carry out everything unless told to wait, and the lives of
-    workers, which halt and move when they are told to."""
+    """`Jobs` with a clock that the test sets, switches that carry out every output unless `switch_answers` is False,
+    and the lives of workers, which obey orders to halt and to move."""
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class JobsHarness:
         keys: Keys | None = None,
         now: float = 100.0,
     ) -> None:
-        """`store`: its jobs are restored first, and its keys are used unless `keys` are given."""
+        """Restores the jobs of `store`, if given, whose keys are used unless `keys` are given."""
         self.now = now
         self.switches = list(switches) or [switch(sizes=sizes)]
         keys = keys or (store.keys() if store is not None else Keys(KeySequence.draw()))
@@ -102,17 +105,18 @@ class JobsHarness:
         self.store = store
         self.switch_answers = True
         self.reloaded = False
-        """Whether the next switch that is reconciled says that it has lost its cells."""
+        """Whether the next switch that is reconciled reports that it has lost its cells."""
         self.contributions: dict[int, list[int]] = {}
-        """By job number, what its switch has counted for each worker: nothing, unless given. Empty: it cannot say."""
+        """Contributions of each worker that the switch has counted, by job number; zeros unless given. An empty list
+        means that the switch cannot count."""
         self.results: dict[int, int] = {}
-        """By job number, how many sums its switch has counted."""
+        """How many sums the switch has counted, by job number; 0 unless given."""
         self.lives: dict[str, Life] = {}
-        """By token; they outlive the service."""
+        """The workers' lives, by token. They outlive the service."""
         self.ahead: dict[int, set[int]] = {}
-        """By rank, the slots where a worker is a round ahead of those who are not."""
+        """Slots where a worker is a round ahead of the others, by rank."""
         self.deaf: set[str] = set()
-        """Tokens of workers that do nothing that they are told."""
+        """Tokens of workers that ignore orders."""
         self.done: list[Output] = []
         if store is not None:
             self.jobs.restore(store.load(), self.now)
@@ -125,7 +129,7 @@ class JobsHarness:
         return sum(each.pool.slots_free for each in self.switches)
 
     def settle(self) -> None:
-        """Carries out the outputs, as switches would that answer at once."""
+        """Carries out all outputs, as if switches answered at once."""
         while outputs := self.jobs.take_outputs():
             self.write(outputs)
             self.carry_out(outputs)
@@ -158,7 +162,7 @@ class JobsHarness:
                 self.obey(worker, event)
 
     def obey(self, worker: Worker, event: messages.JobEvent) -> None:
-        """As a worker does that is told this."""
+        """Makes a worker carry out an order."""
         told = Event.HALT if event.HasField("halt") else Event.MOVE
         self.happens(worker, told, getattr(event, told.name.lower()))
 
@@ -166,7 +170,7 @@ class JobsHarness:
         self.happens(worker, Event.BEAT, round_newest=round_newest)
 
     def halt_by_itself(self, worker: Worker) -> None:
-        """It takes its service for lost, which hears of that."""
+        """Makes a worker believe that its service is lost, and halt; then the service hears of the halt."""
         if self.life(worker).halted is None:
             self.happens(worker, Event.LOST, WiresumError("the service is lost"), "the service is lost")
         else:
@@ -174,7 +178,7 @@ class JobsHarness:
         self.settle()
 
     def happens(self, worker: Worker, event: Event, *what: Any, round_newest: int | None = None) -> None:
-        """In the worker's life. The service hears its heartbeats, and its orders."""
+        """Passes an event to the worker's life, and its heartbeats, farewells and aborts to the service."""
         for do, *which in self.life(worker).handle(event, self.now, *what):
             assert do is not Do.ABORT_ALL, "it halts, and goes on"
             if do is Do.BEAT:
@@ -186,7 +190,7 @@ class JobsHarness:
                 self.abort(worker, which[1].reason)
 
     def life(self, worker: Worker) -> Life:
-        """The machine that plays in its process. It begins when it is first asked for."""
+        """The state machine of a worker's process, created on first use."""
         if worker.token not in self.lives:
             grant = reply_to(worker, self.jobs.cluster.switches[worker.switch_name], self.jobs.limits)
             ahead = self.ahead.get(worker.rank, set())
@@ -196,7 +200,7 @@ class JobsHarness:
         return self.lives[worker.token]
 
     def begin(self, request: messages.JoinRequest, grant: messages.JoinReply, rounds: Sequence[int]) -> Life:
-        """A life that attends. `rounds`: what its worker waits for when it halts, by slot."""
+        """A life of a worker that attends. `rounds` has the round that the worker waits for when it halts, by slot."""
         life = Life(request, grant, Services(["service:1"], "", "service:1"), "the service", self.now)
         positions = struct.pack(f">{grant.slots}I", *rounds)
         worker = AgentWorker(halt=lambda: positions, move=lambda _grant, _roles: None)
@@ -205,7 +209,7 @@ class JobsHarness:
 
     @property
     def halted(self) -> set[str]:
-        """Tokens of workers that stand still."""
+        """Tokens of workers that have halted."""
         return {token for token, life in self.lives.items() if life.halted is not None}
 
     def ask(self, **fields: object) -> Worker:
@@ -237,7 +241,7 @@ class JobsHarness:
         self.settle()
 
     def create(self, **fields: Any) -> str:
-        """Returns the token."""
+        """Creates a job in advance, and returns its token."""
         request = messages.CreateJobRequest(job_name="a-job", world_size=1)
         request.MergeFrom(messages.CreateJobRequest(**fields))
         token = self.jobs.create(request, self.now)
@@ -264,16 +268,16 @@ class JobsHarness:
         return list(dict.fromkeys(grant.worker.job.name for grant in self.outputs(Grant)))
 
     def said(self, worker: Worker) -> str:
-        """What a worker waits for, as it was told last."""
+        """The latest text that told a worker what it waits for."""
         return [wait.waiting.reason for wait in self.outputs(Wait) if wait.worker is worker][-1]
 
     def refused(self, worker: Worker) -> tuple[str, str]:
-        """Code and text."""
+        """Code and text of a worker's refusal."""
         (found,) = (refuse.refusal for refuse in self.outputs(Refuse) if refuse.worker is worker)
         return found.code, found.text
 
     def refusal_of(self, action: Callable[[], object]) -> tuple[str, str]:
-        """Code and text, if the action is refused at once, as it must be."""
+        """Code and text of the refusal that the action must raise."""
         try:
             action()
         except Refusal as refusal:
@@ -282,7 +286,7 @@ class JobsHarness:
 
 
 class RecordingDriver:
-    """Records which calls come, and fails or blocks when a test wants it to."""
+    """A driver that records its calls, and fails or blocks if a test wants."""
 
     def __init__(
         self,
@@ -293,7 +297,7 @@ class RecordingDriver:
         parent: str = "",
         port: int = SWITCH_PORT,
     ) -> None:
-        """`addresses`: of the workers that it reaches; all unless given. `port`: where it would be sent packets."""
+        """`addresses` are of the workers that the switch reaches, all unless given. `port` is that of its endpoint."""
         self.name = name
         self.parent = parent
         self.part_of = ""
@@ -308,7 +312,7 @@ class RecordingDriver:
         self.refuse_with = ""
         self.evictions_to_fail = 0
         self.released = threading.Event()
-        """Cleared: every call blocks until it is set."""
+        """While this event is cleared, every call blocks."""
         self.released.set()
         self._addresses = addresses
 
@@ -325,7 +329,7 @@ class RecordingDriver:
         return Versions()
 
     def change(self, trouble: str, *, forgetting: bool = False) -> None:
-        """`forgetting`: the switch was started again, and holds no jobs."""
+        """Sets the trouble of the switch. With `forgetting`, the switch was restarted, and holds no jobs."""
         self.trouble = trouble
         if forgetting:
             self.admitted.clear()
@@ -378,7 +382,7 @@ class RecordingDriver:
 
 
 def join_request(**fields: object) -> messages.JoinRequest:
-    """A request that is granted, for a job of one worker, unless `fields` say otherwise."""
+    """A valid request, for a job of one worker; `fields` replace its fields."""
     rank = fields.get("rank", 0)
     assert isinstance(rank, int)
     request = messages.JoinRequest(
@@ -405,21 +409,21 @@ def join_request(**fields: object) -> messages.JoinRequest:
 
 
 class JoinCall:
-    """A Join that may wait. Like a future, but its stream is only read when the result is asked for."""
+    """A call of Join that may wait. It resembles a future, but its stream is read only when the result is wanted."""
 
     def __init__(self, call: Any) -> None:
         self.events = call
         self.waiting: list[messages.Waiting] = []
 
     def next_waiting(self) -> messages.Waiting:
-        """The next message on what it waits for."""
+        """The next message on what the call waits for."""
         event: messages.JoinEvent = next(self.events)
         assert event.HasField("waiting"), event
         self.waiting.append(event.waiting)
         return event.waiting
 
     def result(self) -> messages.JoinReply:
-        """Raises a `grpc.RpcError` if it is refused."""
+        """Waits for the grant. Raises a `grpc.RpcError` if the call is refused."""
         granted: messages.JoinReply | None = None
         for event in self.events:
             if event.HasField("granted"):
@@ -430,7 +434,7 @@ class JoinCall:
         return granted
 
     def refusal(self) -> tuple[str, str]:
-        """Code and text of a Join that must fail."""
+        """Code and text of the refusal of a Join that must fail."""
         try:
             reply = self.result()
         except grpc.RpcError as error:
@@ -489,7 +493,7 @@ def member_of(reply: messages.JoinReply) -> messages.Member:
 
 
 class Attendance:
-    """One Attend stream, with heartbeats until it is hung up. Halts and moves when it is told to, if it `obeys`."""
+    """One Attend stream, with heartbeats until `hang_up`. While `obeys` is set, it obeys orders to halt and to move."""
 
     def __init__(
         self, client: Client, reply: messages.JoinReply, interval_s: float = 0.1, round_newest: int = 1
@@ -498,11 +502,11 @@ class Attendance:
         self.round_newest = round_newest
         self.pulses = 0
         self.orders = 0
-        """How often it was told to halt or to move."""
+        """How many orders to halt or to move have come."""
         self.obeys = True
         self.halted: messages.Halted | None = None
         self.grant = reply
-        """The newest."""
+        """The newest grant."""
         self.ended: messages.JobEnded | None = None
         self.status: grpc.StatusCode | None = None
         self._interval_s = interval_s

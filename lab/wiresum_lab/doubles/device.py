@@ -14,14 +14,15 @@ from wiresum.torch.extension import COMPILE_TIMEOUT_S, Extension
 from wiresum_lab.patience import FACTOR
 
 NAME = "queued"
-# Not optimized: that takes a compiler most of its time, and tests have small tensors.
+# Without optimization, which would take the compiler most of its time: tests have small tensors.
 EXTENSION = Extension("wiresum_queued_device", Path(__file__).with_suffix(".cpp"), optimization="-O0")
 BUILD_TIMEOUT_S = COMPILE_TIMEOUT_S * FACTOR
 
 
 @functools.cache
 def load() -> Any:
-    """Call it before anything asks PyTorch for accelerators. Returns the device's module, `torch.queued`."""
+    """Registers the device and returns its module, `torch.queued`. Call this function before anything asks PyTorch for
+    accelerators."""
     native = EXTENSION.load()
     module: Any = types.ModuleType(f"torch.{NAME}")
     module.is_available = module.is_initialized = lambda: True
@@ -36,5 +37,5 @@ def load() -> Any:
     return module
 
 
-if __name__ == "__main__":  # compiles it, in a process that has no use for the device
+if __name__ == "__main__":  # compiles the extension, in a process that does not use the device
     EXTENSION.build(BUILD_TIMEOUT_S)

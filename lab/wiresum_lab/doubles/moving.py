@@ -1,4 +1,4 @@
-"""Jobs that move, for tests of their state machine: a harness, workers that can, and what they were told."""
+"""Jobs that move, for tests of their state machine: switches, jobs in several phases, and the orders to workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = SwitchSizes(slots=512, lanes_max=360, jobs_max=8)
 
 
 def two(first: SwitchSizes = SIZES, second: SwitchSizes = SIZES) -> list[Switch]:
-    """Switches that reach all hosts. With more slots the second one is where jobs go first."""
+    """Two switches that reach all hosts. If the second has more slots, jobs go there first."""
     return [
         switch("first", first, endpoint=Endpoint("10.0.0.1", SWITCH_PORT)),
         switch("second", second, endpoint=Endpoint("10.0.0.2", SWITCH_PORT)),
@@ -27,12 +27,12 @@ def two(first: SwitchSizes = SIZES, second: SwitchSizes = SIZES) -> list[Switch]
 
 
 def running(made: JobsHarness, name: str = "a-job", world_size: int = 3, **fields: object) -> list[Worker]:
-    """Of a job that can move."""
+    """The workers of a running job that can move."""
     return made.running(world_size, job_name=name, can_move=True, **fields)
 
 
 def in_the_way(made: JobsHarness, name: str, slots: int) -> Worker:
-    """Of a job at the second switch that cannot move."""
+    """The only worker of a job at the second switch that cannot move."""
     made.jobs.drain("first", resume=False)
     (worker,) = made.ask_all(1, job_name=name, slots=slots)
     made.jobs.drain("first", resume=True)
@@ -42,14 +42,15 @@ def in_the_way(made: JobsHarness, name: str, slots: int) -> Worker:
 
 
 def restart(made: JobsHarness, name: str) -> None:
-    """A switch loses what it holds."""
+    """Restarts a switch, which loses all its jobs."""
     made.change(name, "it was killed")
     made.reloaded = True
     made.change(name, "")
 
 
 def halting(*, deaf: int) -> tuple[JobsHarness, list[Worker]]:
-    """A job of three moves, since its switch was started anew; the worker of rank `deaf` does not hear that."""
+    """A job of three workers that is halting to move, since its switch was restarted. The worker of rank `deaf` ignores
+    the order to halt."""
     made = JobsHarness(SIZES)
     workers = running(made)
     made.deaf = {workers[deaf].token}
@@ -58,7 +59,7 @@ def halting(*, deaf: int) -> tuple[JobsHarness, list[Worker]]:
 
 
 def being_admitted() -> tuple[JobsHarness, list[Worker], Admit]:
-    """A job runs at the first switch, which is drained, and the second one is being told of it."""
+    """A job that moves from the first switch, which is drained, and is being admitted at the second one."""
     made = JobsHarness(switches=two())
     workers = running(made)
     made.jobs.drain("first", resume=False)
@@ -73,12 +74,12 @@ def moves(made: JobsHarness) -> list[join.Move]:
 
 
 def halts(made: JobsHarness) -> list[tuple[int, int]]:
-    """Ranks, and the number of the move."""
+    """The ranks that were ordered to halt, and the numbers of their moves."""
     return [(output.worker.rank, output.event.halt.move_number) for output in made.outputs(Halt)]
 
 
 def ends(made: JobsHarness) -> set[str]:
-    """The reasons that workers were told."""
+    """The reasons of the ends that workers were told."""
     return {tell.ended.reason for tell in made.outputs(Tell)}
 
 
@@ -87,16 +88,16 @@ def end_of(made: JobsHarness) -> join.JobEnded:
 
 
 def positions(*rounds: int, slots: int = 16) -> bytes:
-    """As a worker says them: of the first slots, and 7 of the others."""
+    """Encoded positions of a halted worker: `rounds` in the first slots, 7 in the others."""
     return struct.pack(f">{slots}I", *rounds, *[7] * (slots - len(rounds)))
 
 
 def roles(said: Sequence[Sequence[int]]) -> list[bytes]:
-    """By worker: what each repeats first, from its positions as numbers."""
+    """What each worker resends first, from the positions of all workers as numbers."""
     return roles_of([struct.pack(f">{len(mine)}I", *mine) for mine in said])
 
 
 def said_of(made: JobsHarness) -> str:
-    """What the report says that the only job waits for."""
+    """The report's text on what the only job waits for."""
     (job,) = (job for job in report.report(made.jobs, {}, made.now).jobs if job.state != "ending")
     return str(job.waiting)

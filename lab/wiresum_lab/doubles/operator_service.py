@@ -1,7 +1,7 @@
-"""For tests of commands: a service over real gRPC, which sends the reports that a test gives it.
+"""A service over real gRPC that sends the reports which a test gives it, for tests of commands.
 
-The controller's own tests look at what it reports. Tests of commands look at what these make of a report, of changes in
-it, and of a service that is gone.
+The controller's own tests check its reports. Tests of commands check how a command shows a report, changes between
+reports, and a service that is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
-    """Answers with `reports` one after the other, and then with the last one for ever."""
+    """Answers with each of `reports` in turn, and then with the last one for ever."""
 
     def __init__(self) -> None:
         self.reports: list[join.Report] = [join.Report()]
@@ -29,9 +29,9 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         self.asked: list[Any] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self.s_left: list[float] = []
-        """How long whoever asked would wait for the answer, of each call in `asked`."""
+        """Seconds until the deadline of each call in `asked`."""
         self.answering = threading.Event()
-        """Cleared: nothing is answered until it is set."""
+        """While this event is cleared, no call is answered."""
         self.answering.set()
         self._server: grpc.Server | None = None
         self.port = 0
@@ -41,7 +41,7 @@ class WrittenService(operator_pb2_grpc.OperatorServiceServicer):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """At the port that it had before, if it had one."""
+        """Starts the service, at its former port if it was started before."""
         self._server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(self.target)
@@ -89,7 +89,7 @@ def _peer(rank: int) -> join.Peer:
 
 
 def example_report() -> join.Report:
-    """A job that runs, one that waits in the queue, and one switch."""
+    """A report of a running job, a job in the queue, and one switch."""
     running = join.JobReport(
         job=1,
         name="night-run",
@@ -137,7 +137,7 @@ def example_report() -> join.Report:
 
 
 def racks_report() -> join.Report:
-    """A job over two racks below a spine, which waits for the sums of the second."""
+    """A report of a job over two racks below a spine, which waits for the sums of the second rack."""
     workers = [
         join.WorkerReport(peer=_peer(rank), state="attending", contributions=507, switch_name=leaf)
         for rank, leaf in enumerate(("leaf1", "leaf2"))
@@ -172,7 +172,7 @@ def racks_report() -> join.Report:
 
 
 def later(earlier: join.Report, packets: int, results: int) -> join.Report:
-    """The same report, after so many more packets and results of its first job."""
+    """A copy of a report in which the first job has so many more packets and results."""
     now = copy.deepcopy(earlier)
     now.jobs[0].packets["admitted"] += packets
     now.jobs[0].results += results

@@ -1,4 +1,4 @@
-"""For tests of a P4Runtime server: a controller that sends what a test tells it to, and waits for the answer."""
+"""A controller for tests of a P4Runtime server: it sends the messages of the test, and waits for the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACTIONS = {action.preamble.alias: action for action in PROGRAM.p4info.actions}
 _COUNTERS = {counter.preamble.alias: counter for counter in PROGRAM.p4info.counters}
 
 Value = bytes | tuple[bytes, bytes]
-"""The value of an exact field, or value and mask of a ternary one."""
+"""The value of an exact field, or value and mask of a ternary field."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Server:
     address: str
     device: int
     config: bytes
-    """The `p4_device_config` that it accepts."""
+    """The `p4_device_config` that the server accepts."""
 
     def expects(self, by_specification: object, by_bmv2: object = None) -> object:
-        """`by_bmv2` is given where bmv2 follows an older version of the specification, or none."""
+        """The expected answer. `by_bmv2` is given where bmv2 follows an older version of the specification, or none."""
         return by_bmv2 if self.kind == "bmv2" and by_bmv2 is not None else by_specification
 
     def connect(self) -> Controller:
@@ -69,7 +69,7 @@ class Controller:
         self._said.put(message)
 
     def hear(self) -> p4r.StreamMessageResponse:
-        """Raises the `grpc.RpcError` with which the stream ended."""
+        """The next message of the switch. Raises the `grpc.RpcError` with which the stream ended."""
         message = self._heard.get(timeout=PATIENCE_S)
         assert message is not None, "the switch has closed the stream"
         if isinstance(message, grpc.RpcError):
@@ -77,7 +77,7 @@ class Controller:
         return message
 
     def bid(self, election_id: int | None) -> str:
-        """Sends an election id; None: an unset one. Returns the name of the code in the switch's answer."""
+        """Sends an election id, which None leaves unset. Returns the name of the code in the switch's answer."""
         message = p4r.StreamMessageRequest()
         message.arbitration.device_id = self.device
         if election_id is not None:
@@ -108,7 +108,7 @@ class Controller:
         self.stub.SetForwardingPipelineConfig(request, timeout=PATIENCE_S)
 
     def write(self, kind: Any, *entities: p4r.Entity, **fields: Any) -> list[str]:
-        """Returns the name of each update's code. `fields` are other fields of the request."""
+        """Writes entities, and returns the name of each update's code. `fields` are other fields of the request."""
         request = p4r.WriteRequest(device_id=self.device, **fields)
         request.election_id.low = self.election_id
         for entity in entities:
@@ -122,7 +122,7 @@ class Controller:
         return ["OK"] * len(entities)
 
     def read(self, *wanted: p4r.Entity) -> list[p4r.Entity]:
-        """Sorted, replicas too, since a switch may answer in any order."""
+        """The entities that match, sorted with their replicas, since a switch may answer in any order."""
         request = p4r.ReadRequest(device_id=self.device, entities=wanted)
         answers = self.stub.Read(request, timeout=PATIENCE_S)
         found = [entity for answer in answers for entity in answer.entities]
@@ -141,7 +141,7 @@ class Controller:
 
 @contextlib.contextmanager
 def refused(code: str) -> Iterator[None]:
-    """The request in the block must be refused as a whole, with this code."""
+    """Checks that the request in the block is refused as a whole, with this code."""
     try:
         yield
     except grpc.RpcError as error:
@@ -174,7 +174,7 @@ def table_entry(
     params: Mapping[str, bytes] | None = None,
     **others: Any,
 ) -> p4r.Entity:
-    """`others` are fields of TableEntry."""
+    """A table entry, by the names of the program. `others` are further fields of TableEntry."""
     info = _TABLES[table]
     entity = p4r.Entity(table_entry=p4r.TableEntry(table_id=info.preamble.id, **others))
     fields = {field.name: field.id for field in info.match_fields}
@@ -194,7 +194,7 @@ def table_entry(
 
 
 def group(number: int, *replicas: tuple[int, int]) -> p4r.Entity:
-    """Replicas are ports and instances."""
+    """A multicast group; replicas are pairs of port and instance."""
     entity = p4r.Entity()
     made = entity.packet_replication_engine_entry.multicast_group_entry
     made.multicast_group_id = number

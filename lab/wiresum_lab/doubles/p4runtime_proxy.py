@@ -1,5 +1,6 @@
-"""For tests of what drives a switch over P4Runtime: a software switch with its P4Runtime server; a proxy in front of
-one, which records requests and fails when it is told to; and files like those that the compiler writes for a Tofino."""
+"""Doubles for tests of drivers of a switch over P4Runtime: a software switch with its P4Runtime server; a proxy in
+front of a server, which records requests and fails on demand; and files like those that the compiler writes for a
+Tofino."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
 
 PATIENT = Times(handshake_s_max=PATIENCE_S, probe_answer_s_max=PATIENCE_S, call_s_max=PATIENCE_S)
-"""For a controller that must not take a switch on a busy machine for one that is gone."""
+"""Time-outs so long that a controller does not take a switch on a busy machine for dead."""
 THREADS = 32
 STOP_S_MAX = 1.0
 _SERVICE = "/p4.v1.P4Runtime/"
 _STREAMING = {"Read": (False, True), "StreamChannel": (True, True)}
-"""Whether requests are a stream, and whether answers are. Of other methods neither are."""
+"""Whether the requests, and whether the answers, of a method are a stream. Other methods have neither."""
 
 
 SetConfig = p4r.SetForwardingPipelineConfigRequest
@@ -38,7 +39,7 @@ SetConfig = p4r.SetForwardingPipelineConfigRequest
 class ProgrammedSwitch:
     switch: SoftwareSwitch
     p4runtime: str
-    """Where its P4Runtime server is."""
+    """The address of the switch's P4Runtime server."""
     device: int
 
     @property
@@ -50,7 +51,8 @@ class ProgrammedSwitch:
 
 @contextlib.contextmanager
 def programmed_switch(device: int = 0, *, tls: Path | None = None, **settings: Any) -> Iterator[ProgrammedSwitch]:
-    """Without a program at first. `settings`: of the `SoftwareSwitch`."""
+    """Runs a software switch and its P4Runtime server, without a program at first. `settings` are of the
+    `SoftwareSwitch`."""
     with contextlib.closing(SoftwareSwitch(**{"port": 0, "threads": 1, **settings})) as switch:
         server = P4RuntimeServer(switch, device, tls=tls)
         try:
@@ -60,21 +62,21 @@ def programmed_switch(device: int = 0, *, tls: Path | None = None, **settings: A
 
 
 class Proxy:
-    """Serves at a port of 127.0.0.1, a free one unless given, from construction to `stop`. The server behind it, at
-    `target`, is not stopped."""
+    """A proxy of a P4Runtime server, from construction to `stop`, at a port of 127.0.0.1, a free one unless given.
+    `stop` does not end the server behind it, at `target`."""
 
     def __init__(self, target: str, port: int = 0) -> None:
         self.log: list[tuple[str, str]] = []
-        """Each update that was asked for: INSERT, MODIFY or DELETE, and the table, "group" or "counter"."""
+        """Requested updates: INSERT, MODIFY or DELETE, and the table, "group" or "counter"."""
         self.loads = 0
-        """How many requests to load a program came."""
+        """How many requests to load a program have come."""
         self.refuses: Callable[[str, str], bool] = lambda _kind, _place: False
-        """A Write with such an update is answered with INTERNAL, and changes nothing."""
+        """Whether to refuse an update. A Write with such an update is answered with INTERNAL, and changes nothing."""
         self.answering = threading.Event()
-        """Cleared: nothing is answered any more until it is set."""
+        """While this event is cleared, no request is answered."""
         self.answering.set()
         self.holds = threading.Event()
-        """Set once it does not answer a request."""
+        """Set when a request has come that is not answered."""
         self._stopped = False
         self._tables = {table.preamble.id: table.preamble.alias for table in device_config.bmv2().p4info.tables}
         self._channel = grpc.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -83,7 +85,7 @@ class Proxy:
         self._server.start()
 
     def stop(self) -> None:
-        """Idempotent. All connections break, and what was not answered is not passed on."""
+        """Breaks all connections; unanswered requests are not passed on. Idempotent."""
         self._stopped = True
         stopped = self._server.stop(0)
         self.answering.set()
@@ -146,8 +148,8 @@ class Proxy:
 
 
 def write_tofino_program(folder: Path) -> None:
-    """Writes the files that the compiler writes, with paths from where it was started, and the P4Info as `info.txtpb`.
-    The binaries hold nothing."""
+    """Writes files like the compiler's, with paths relative to the folder in which the compiler was started, and the
+    P4Info as `info.txtpb`. The binaries have no real content."""
     (folder / "pipe").mkdir()
     (folder / "bfrt.json").write_bytes(b'{"bfrt": 1}')
     (folder / "pipe/context.json").write_bytes(b'{"context": 1}')

@@ -1,5 +1,5 @@
-"""Jobs of several workers that may lose their service, in virtual time: virtual_network.py. The data path is a double:
-positions that it says, and moves that it is told."""
+"""Jobs of several workers that may lose their service, in the virtual time of virtual_network.py. The data path is a
+double: it returns positions when it halts, and records moves."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _SETTINGS = {"join_timeout_s": JOIN_TIMEOUT_S, "slots": SLOTS, "share": False}
 
 
 class DataPath:
-    """Of one worker."""
+    """The data path of one worker."""
 
     def __init__(self, *ahead: int, first: int = 7) -> None:
-        """`ahead`: the slots where it is a round ahead of workers that are not."""
+        """In the slots `ahead` the worker waits for round first + 1, in the others for round `first`."""
         self.ahead, self.first = ahead, first
         self.halted = 0
         self.moves: list[tuple[messages.JoinReply, bytes]] = []
         self.errors: list[WiresumError] = []
         self.fails: dict[str, Exception] = {}
-        """What it raises: `halt`, or `move`."""
+        """Errors that `halt` or `move` raises, by the method's name."""
         self.answered = False
         self._packets = 0
 
     def traffic(self) -> TrafficStats:
-        """It has always sent more since the last call."""
+        """The traffic, with one packet more in each call."""
         self._packets += 1
         return TrafficStats(packets_sent=self._packets, bytes_received=self._packets if self.answered else 0)
 
@@ -53,7 +53,7 @@ class DataPath:
 
 
 class FallbackOf:
-    """A service that is started when a worker wants it."""
+    """A fallback service, which starts when the first worker opens it."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.target, self.trouble = service, service.endpoint, ""
@@ -95,13 +95,13 @@ class _FallbackOfOne:
 
 
 class Job:
-    """Each of its workers attends, from a host of its own."""
+    """A job whose workers attend, each from a host of its own."""
 
     def __init__(
         self, network: Network, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
     ) -> None:
-        """`fields`: of the configuration; `can_move` and `addresses` are the workers'. `beside`: the job of the same
-        workers at an aggregator before this one."""
+        """Joins all workers. `fields` are of the configuration, but `can_move` and `addresses`, which are for the
+        workers. `beside` is the job of the same workers at the aggregator before this one, if there is one."""
         self.network, self.paths, self.fallback = network, paths, fallback
         self._can_move = bool(fields.pop("can_move", True))
         self._addresses: Any = fields.pop("addresses", ["127.0.0.1"] * len(paths))
@@ -138,7 +138,7 @@ class Job:
         )
 
     def await_moves(self, times: int) -> list[bytes]:
-        """Returns the roles of the last."""
+        """Waits until every worker has moved so many times. Returns the roles of each worker in its last move."""
         wait = self.network.wait_until
         wait(lambda: all(len(path.moves) >= times for path in self.paths), f"{times} moves", meanwhile=self.check)
         grants = [path.moves[-1][0] for path in self.paths]
@@ -148,7 +148,7 @@ class Job:
         return [path.moves[-1][1] for path in self.paths]
 
     def await_heard(self) -> None:
-        """By the service that they attend at."""
+        """Waits until each worker has heard from its service again."""
         before = [member.heard for member in self.members]
         self.network.wait_until(
             lambda: all(member.heard > events for member, events in zip(self.members, before, strict=True)),
@@ -168,4 +168,4 @@ class Job:
 
 
 Start = Callable[..., Job]
-"""A fixture: of a job that leaves when the test ends."""
+"""The type of a fixture that starts jobs, which leave when the test ends."""

@@ -31,7 +31,7 @@ address = "127.0.0.1"
 
 
 class StoredState:
-    """In a folder. A controller has served from it, and ended."""
+    """The state of a controller that has served from a folder, and ended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,13 +45,13 @@ class StoredState:
             store.write([SaveKeys(64), Save(JOB), Save(RESERVATION), SaveDraining("leaf", draining=True)])
 
     def run(self, what: str, *arguments: str, config: Path | None = None) -> tuple[int, str]:
-        """`backup` or `restore`, with its configuration and archive. Returns status and output."""
+        """Runs `backup` or `restore` (`what`) with configuration and archive. Returns status and output."""
         arguments = ("--config", str(config or self.config), *arguments, str(self.archive))
         done = CliRunner().invoke(getattr(command, what), list(arguments))
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return done.exit_code, done.output
 
     def everything(self) -> dict[str, bytes]:
-        """All files but the archive, to see that nothing has changed."""
+        """The contents of all files but the archive, to check that nothing has changed."""
         there = (path for path in self.folder.rglob("*") if path.is_file() and path != self.archive)
         return {str(path): path.read_bytes() for path in there}

@@ -1,5 +1,5 @@
 """Services and workers in virtual time: the real `Membership` of a worker, and the real `Jobs` of a service, with a
-network between them that the test cuts. gRPC is a double: calls that end as gRPC's do, with its codes and its texts."""
+network between them that the test can cut. gRPC is a double, whose calls end with gRPC's codes and texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIZES = SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=16)
 
 
 class Network(VirtualClock):
-    """Of one test: its time, and its services by endpoint."""
+    """The network of one test: its virtual time, and its services by endpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class Network(VirtualClock):
 
 
 class Call(grpc.RpcError):  # type: ignore[misc]
-    """One that streams answers. As in gRPC it is itself the error that it ends with."""
+    """A call that streams answers. As in gRPC, the call is itself the error that it ends with."""
 
     def __init__(self, host: Host, deadline: float) -> None:
         self.host, self._network, self._deadline = host, host.network, deadline
         self.events: deque[Any] = deque()
         self._code: str | None = None
-        """Of its end; None: it is open."""
+        """The status code with which the call has ended; None while it is open."""
         self._details = ""
         self._trailers: tuple[tuple[str, str], ...] = ()
 
@@ -74,13 +74,13 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         return self._code == "OK"
 
     def lose(self) -> None:
-        """Its connection breaks, with what was answered."""
+        """Breaks the call's connection; answers that were not read are lost."""
         self.events.clear()
         self._code = None
         self.end("UNAVAILABLE", "Socket closed")
 
     def end(self, code: str = "OK", details: str = "", trailers: Sequence[tuple[str, str]] = ()) -> None:
-        """The first one counts."""
+        """Ends the call. Only the first end counts."""
         if self._code is None:
             self._code, self._details, self._trailers = code, details, tuple(trailers)
 
@@ -118,7 +118,7 @@ class Call(grpc.RpcError):  # type: ignore[misc]
 
 
 class Host(World):
-    """Of one worker."""
+    """The host of one worker."""
 
     clock: Network
 
@@ -126,12 +126,13 @@ class Host(World):
         super().__init__(network)
         self.network = network
         self.cut_off = ""
-        """How each call to a service ends: "refused", as if it were gone, or "silence", as if its packets were lost."""
+        """How each call to a service fails: "refused", as if the service were gone, or "silence", as if packets were
+        lost. Empty: calls do not fail."""
         self.calls: list[Call] = []
         self.loses_packets = False
-        """Nothing is heard on connections that there are, until TCP sends it again."""
+        """Whether open calls hear nothing. When this is cleared, they hear everything, as TCP would resend it."""
         self.loses: Callable[[], str] = str
-        """What of the next call is lost with its connection: "question", "answer", or nothing."""
+        """Returns what the next call loses with its connection: "question", "answer", or nothing (empty)."""
         self.certificate = f"serial {next(network.ports)}"
 
     def awake(self) -> AwakeClock:
@@ -149,11 +150,11 @@ class Host(World):
 
 class _NeverStopped(AwakeClock):
     def watch(self) -> None:
-        """Nobody looks: virtual time moves in jumps."""
+        """Does nothing: virtual time moves in jumps, which must not count as stops of the process."""
 
 
 class Channel:
-    """What `grpc.Channel` is to generated code."""
+    """The part of `grpc.Channel` that generated code uses."""
 
     def __init__(self, host: Host, endpoint: str) -> None:
         self._host, self._endpoint = host, endpoint
@@ -201,7 +202,7 @@ class Channel:
         return call
 
     def _reach_late(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
-        """As TCP does, which sends again what was lost."""
+        """Delivers a call when packets pass again, as TCP would by a retransmission."""
         self._host.network.wait_for(lambda: call.is_over or not self._is_silent(), math.inf)
         self._reach(call, serve)
 
@@ -225,8 +226,11 @@ class Channel:
 
 
 class Service:
-    """At an endpoint where it is started and killed again and again. Without `state`, a folder, it forgets its jobs; of
-    several with one folder one serves, as a controller does that has a standby."""
+    """A service at one endpoint, which can be started and killed many times.
+
+    `state` is a folder; a service without one forgets its jobs. Among several services with the same folder only one
+    serves, as with a controller and its standby.
+    """
 
     def __init__(
         self,
@@ -237,14 +241,15 @@ class Service:
         switches: Callable[[], Sequence[Switch]] = tuple,
     ) -> None:
         self.sizes, self.switches = sizes, switches
-        """Of its only switch; or several."""
+        """Sizes of the only switch; `switches` returns the switches if there are several."""
         self.endpoint = f"127.0.0.1:{next(network.ports)}"
         self._network, self._limits, self._state = network, limits, state
         self._store: Store | None = None
 
     @property
     def state(self) -> Path | str:
-        """One for those that share it."""
+        """The folder of the state; the endpoint if the service has none. Services that share a state have the same
+        value."""
         return self._state or self.endpoint
 
     @property
@@ -253,23 +258,23 @@ class Service:
 
     @property
     def running(self) -> Running:
-        """What the one that runs now does."""
+        """The present run of the service."""
         return self._network.services[self.endpoint]
 
     def start(self) -> Service:
         if self._state is not None:
             for other in list(self._network.services.values()):
                 if other.owner.state == self.state and not other.frozen:
-                    other.owner.kill()  # it finds out before it answers
+                    other.owner.kill()  # a deposed service notices before it answers
             self._store = Store(self._state)
-            self._store._database.execute("PRAGMA synchronous = OFF")  # here nobody cuts the power
+            self._store._database.execute("PRAGMA synchronous = OFF")  # no test cuts the power
             self._store.begin()
         assert self.endpoint not in self._network.services, "its port is taken"
         self._network.services[self.endpoint] = Running(self._network, self, self._limits, self._store)
         return self
 
     def kill(self) -> None:
-        """Nobody is told. Idempotent."""
+        """Kills the service without a word to workers. Idempotent."""
         running = self._network.services.pop(self.endpoint, None)
         if running is not None:
             running.frozen = False
@@ -279,35 +284,36 @@ class Service:
             self._store = None
 
     def stop(self, *, keep_jobs: bool = False) -> None:
-        """All are told. `keep_jobs`: for the next one, as a controller does that has a state."""
+        """Stops the service, and tells all workers. `keep_jobs` keeps jobs for the next run, as a controller with a
+        state does."""
         self.running.close(keep_jobs=keep_jobs)
         self._network.sleep(STOP_S)
         self.kill()
 
     def jobs(self) -> list[Job]:
-        """Those that are not over. None while it does not run."""
+        """The jobs that have not ended; empty while the service does not run."""
         if self.endpoint not in self._network.services:
             return []
         return [job for job in self.running.jobs.all() if job.ended is None]
 
 
 class Running(JobsHarness):
-    """From its start until it is killed. Switches carry out at once what they are told."""
+    """One run of a service, from its start until it is killed. Switches carry out orders at once."""
 
     def __init__(self, network: Network, owner: Service, limits: Limits, store: Store | None) -> None:
         self._network, self.owner = network, owner
         self.refuses_with = ""
-        """What its switch says to a job that is to be admitted."""
+        """The reason with which the switch refuses to admit a job; empty: it admits all."""
         self.forgets = True
-        """Does its switch forget a job that it is told to?"""
+        """Whether the switch can evict a job."""
         self.frozen = False
-        """Its process stands still, and connections to it stand."""
+        """Whether the process is stopped. Connections to it stay open."""
         self.lag_s = 0.0
-        """Of its disk."""
+        """Seconds that the disk needs for a write."""
         self._unwritten: list[outputs.Output] = []
         self._writes = False
         self._lost: set[str] = set()
-        """Switches that have lost what they held, and have yet to say so."""
+        """Switches that have lost their jobs, and have not reported that yet."""
         self._joins: dict[Worker, Call] = {}
         self._streams: dict[Worker, Call] = {}
         self._calls: list[Call] = []
@@ -329,7 +335,7 @@ class Running(JobsHarness):
             self.jobs.close("the switch was stopped", self.now, keep_jobs=keep_jobs)
 
     def lose_switch(self, name: str = "", *, comes_back: bool = True, forgets: bool = True) -> None:
-        """It is killed, or out of reach. The first one, unless it is said which."""
+        """A switch (the first one, unless named) is killed, which `forgets` its jobs, or becomes unreachable."""
         name = name or self.switches[0].name
         self._lost |= {name} if forgets else set()
         with self._now():
@@ -338,7 +344,7 @@ class Running(JobsHarness):
             self.find_switch(name)
 
     def find_switch(self, name: str = "") -> None:
-        """It is there again; if it was killed, without what it held."""
+        """A switch is reachable again; a switch that was killed has lost its jobs."""
         with self._now():
             self.jobs.switch_changed(name or self.switches[0].name, "", self.now)
 
@@ -347,7 +353,7 @@ class Running(JobsHarness):
             self.jobs.drain(name, resume=resume)
 
     def thaw(self) -> None:
-        """If another one serves from its state by now, it ends."""
+        """Continues the process, which ends if another service serves from its state meanwhile."""
         self.frozen = False
         try:
             if self.store is not None and self.runs:
@@ -375,7 +381,7 @@ class Running(JobsHarness):
         self.done.clear()
 
     def settle(self) -> None:
-        """What is to be written waits for the disk, and so does all that comes after it."""
+        """Carries out all outputs. Writes wait for the disk, and so do all outputs after them."""
         while batch := self.jobs.take_outputs():
             if self._writes or (self.lag_s and any(isinstance(output, outputs.Write) for output in batch)):
                 self._unwritten += batch

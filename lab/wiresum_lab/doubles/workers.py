@@ -1,5 +1,5 @@
-"""For tests of a switch: workers made of plain sockets, which send what a test tells them to; and packets of workers
-that misbehave."""
+"""Doubles for tests of a switch: workers made of plain sockets, which send the packets of the test; and packets of
+misbehaving workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA, EMPTY, RESULT, META, QUESTION, MISSING = Kind
 
 @dataclass(frozen=True)
 class Packet(Header):
-    """A header, and the words after it."""
+    """A packet: a header, and the words after it."""
 
     words: tuple[int, ...] = ()
 
@@ -41,19 +41,19 @@ class Packet(Header):
 
 
 CIRCLE = 1 << 32
-"""The number of rounds, and of values of a word."""
+"""How many rounds there are before the number wraps around, and how many values a word has."""
 
 
 class Misdeeds:
-    """Packets that the workers of a job may send if they keep to no rule: of any kind, at any round; and whole rounds,
-    so that cells hold sums. The caller puts the job's number and key into them."""
+    """Packets of workers that break all rules: of any kind, in any round; and complete rounds, so that cells hold sums.
+    The caller fills in the job's number and key."""
 
     def __init__(self, chance: random.Random, *, cells: int, workers: int, lanes: int) -> None:
         self._chance, self._cells, self._workers, self._lanes = chance, cells, workers, lanes
         self._reached = [first_round(cell) for cell in range(cells)]
-        """A round that each cell may have reached."""
+        """A round that each cell may have reached, by cell."""
         self.tried: set[tuple[int, int]] = set()
-        """Cell and round of each sum that a cell may hold."""
+        """Cell and round of each sum that a cell may hold by now."""
 
     def next(self) -> list[Packet]:
         cell = self._chance.randrange(self._cells)
@@ -96,7 +96,7 @@ def first_round(cell: int) -> int:
 
 @dataclass
 class Job:
-    """One job's workers, each with a socket of its own (one thread), and the switch they use."""
+    """The workers of one job, each with a socket of its own (one thread), and their switch."""
 
     device: SoftwareSwitch
     entry: JobEntry
@@ -116,7 +116,7 @@ class Job:
         )
 
     _sent: ClassVar[WeakKeyDictionary[SoftwareSwitch, int]] = WeakKeyDictionary()
-    """Packets of all jobs, by the switch that they went to."""
+    """How many packets all jobs have sent to each switch."""
 
     def send(self, packet: Packet) -> None:
         self._sent[self.device] = self._sent.get(self.device, 0) + 1
@@ -127,7 +127,8 @@ class Job:
         return Packet.from_bytes(self.sockets[worker].recv(65536))
 
     def hears_nothing(self, worker: int) -> bool:
-        """Asks once the switch has handled all packets: on loopback, its answers have then arrived."""
+        """Whether no packet is there for a worker, once the switch has handled all packets: on loopback, its answers
+        have arrived then."""
         sent = self._sent[self.device]
         wait_until(lambda: self.device.stats().datagrams_received >= sent, "the switch has handled all packets")
         arrived = select.poll()  # select() takes no descriptor above 1023, and a long test run has opened more
@@ -141,7 +142,7 @@ class DataplaneHarness:
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
         self._keys = itertools.count(0xFEED0001)
-        """No key comes twice: with the same key a job would find the sums of an earlier one in its cells."""
+        """Keys for jobs. No key comes twice: with the same key a job would find sums of an earlier job in its cells."""
 
     def switch(self, *, threads: int = 2, slots: int = 64, lanes_max: int = 16) -> SoftwareSwitch:
         device = SoftwareSwitch(port=0, threads=threads, slots=slots, lanes_max=lanes_max, jobs_max=8)

@@ -1,1 +1,1 @@
-"""Stars of network namespaces, with racks or without, with exact links: what is measured and tested runs on them."""
+"""Stars of network namespaces, with or without racks, and with exact links, for benchmarks and tests."""

@@ -2,9 +2,10 @@
 
     python -m wiresum_lab.namespaces.attacker star0 10.111.0.12 10.111.0.1 10.111.0.10 10.111.0.11
 
-Its arguments are the device, its own address, that of the switch, and those of workers. It knows all addresses and
-guesses the rest: packets in the name of a worker or of the switch, with guessed keys; malformed headers, datagrams and
-frames; fragments; ARP in others' names. Each second it prints how many frames it has sent.
+The arguments are the device, the program's own address, the switch's address, and addresses of workers. The attacker
+knows all addresses and guesses the rest. It sends packets in the name of a worker or of the switch, with guessed keys;
+malformed headers, datagrams and frames; fragments; ARP in others' names. Each second it prints how many frames it has
+sent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ETHERTYPE_IPV4, ETHERTYPE_ARP, ETHERTYPE_VLAN = 0x0800, 0x0806, 0x8100
 UDP = 17
 BURST = 64
 PAUSE_S = 0.002
-"""After each burst: the machine is shared, and a link would be slower than memory."""
+"""Pause after each burst: the machine is shared, and a real link would be slower than memory."""
 
 
 class Attacker:
@@ -38,14 +39,15 @@ class Attacker:
         return self._chance.choice(self._kinds)()
 
     def _ends(self) -> tuple[str, str, int]:
-        """Where from and to, and the port there: to the switch in any host's name, or to a worker in the switch's."""
+        """Source, destination and port of a packet: to the switch in any host's name, or to a worker in the switch's
+        name."""
         if self._chance.random() < 0.2:
             return self._switch, self._chance.choice(self._workers), self._chance.randrange(1024, 65536)
         source = self._chance.choice([self._own, *self._workers])
         return source, self._switch, SWITCH_PORT + self._chance.randrange(THREADS_MAX)
 
     def _packet(self) -> bytes:
-        """In the form of a worker's or of a switch's, with a key that is guessed."""
+        """A packet in the form of a worker's or of a switch's, with a guessed key."""
         kind = self._chance.choice((*Kind, self._chance.randrange(16)))
         header = Header(
             kind=kind, flags=self._chance.randrange(256), job=self._chance.randrange(4),
@@ -63,7 +65,7 @@ class Attacker:
         return self._datagram(self._chance.randbytes(self._chance.randrange(1400)))
 
     def _false_lengths(self) -> bytes:
-        """Of UDP, of IP, or both; and frames that end too soon."""
+        """A frame with a false length of UDP, of IP, or of both; some end too soon."""
         frame = bytearray(self._datagram(self._packet()))
         for at in self._chance.sample((16, 38), self._chance.randrange(1, 3)):
             struct.pack_into("!H", frame, at, self._chance.choice((0, 1, 7, 8, 27, 28, 65535, len(frame) + 1)))
@@ -81,7 +83,7 @@ class Attacker:
         return bytes(frame)
 
     def _arp(self) -> bytes:
-        """Requests and answers in the name of others, with a MAC address that nobody has."""
+        """An ARP request or answer in the name of another host, with a MAC address that no host has."""
         asked, victim = self._chance.choice([self._switch, *self._workers]), self._chance.choice(self._workers)
         body = struct.pack("!HHBBH", 1, ETHERTYPE_IPV4, 6, 4, self._chance.choice((1, 2, 9)))
         body += self._chance.randbytes(6) + _packed(asked) + mac_of(victim) + _packed(victim)

@@ -1,4 +1,4 @@
-"""How bmv2, the P4 reference switch, is started."""
+"""Commands that start bmv2, the P4 reference switch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _devices = itertools.count()
 
 
 def bmv2_missing() -> str:
-    """What is missing for bmv2 to run here, and how to get it; empty if nothing is."""
+    """Why bmv2 cannot run here, and how to install it; empty if it can."""
     return "" if shutil.which(SWITCH_PROGRAM) else f"{SWITCH_PROGRAM} is not on PATH: {INSTALL}"
 
 
 def next_device() -> int:
-    """A device id. bmv2 may name a file in /tmp after it, and two switches must not share that."""
+    """A new device id. bmv2 may name a file in /tmp after the id, and two switches must not share this file."""
     return DEVICES_A_PROCESS * os.getpid() + next(_devices) % DEVICES_A_PROCESS
 
 
@@ -32,8 +32,9 @@ def bmv2_command(
     thrift_port: int | None = None,
     tls: Path | None = None,
 ) -> list[str]:
-    """Starts it without a P4 program, which the controller loads. `ports`: the interface at each port. `thrift_port`:
-    the usual one unless given; if it is in use bmv2 does not start. `tls`: the TLS folder of a switch."""
+    """The command that starts bmv2 without a P4 program, which the controller loads. `ports` has the interface at each
+    port. `thrift_port` is bmv2's default unless given; bmv2 does not start if this port is in use. `tls` is the TLS
+    folder of a switch; None: no TLS."""
     words = [SWITCH_PROGRAM, "--no-p4", "--device-id", str(device), *options]
     words += [word for port, interface in (ports or {}).items() for word in ("-i", f"{port}@{interface}")]
     words += [] if thrift_port is None else ["--thrift-port", str(thrift_port)]

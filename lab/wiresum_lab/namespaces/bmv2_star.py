@@ -1,22 +1,22 @@
-"""A star whose switch is bmv2, the P4 reference switch, running our program.
+"""A star whose switch is bmv2, the P4 reference switch, with the switch program.
 
     with Bmv2Star(workers=4) as star:
         with star.controller() as control:
             ranks = [worker.popen(command, environment={"WIRESUM_SWITCH": control}) for worker in star.workers]
 
-Theory of operation. A `Star` gives the namespaces, links and addresses; then its bridge goes, and the switch's ends of
-the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then on only
-the P4 program has the switch's address, and all packets between hosts pass through it.
+Theory of operation. A `Star` makes the namespaces, links and addresses; then its bridge is removed, and the switch's
+ends of the links become the ports of a `simple_switch_grpc` in the switch's namespace: port i is worker i's. From then
+on only the P4 program has the switch's address, and all packets between hosts pass through it.
 
-bmv2 sees frames as they lie in memory, through packet sockets. So the hosts must not leave work to their interfaces:
-checksums are computed and trains are cut before they are sent.
+bmv2 sees frames as they are in memory, through packet sockets. So the hosts must not leave work to their interfaces:
+they compute checksums and cut trains before they send.
 
-P4Runtime goes over a socket in a folder of the star's own, which any namespace reaches; a real switch has a management
-port for that. The controller is a program on one more host of the star, and workers join it *through* the switch,
-like any other TCP connection of theirs: so a job that trains shows that the switch lets other traffic pass.
+P4Runtime uses a socket in a folder of the star's own, which any namespace reaches; a real switch has a management port
+for it. The controller is a program on one more host of the star, and workers join it *through* the switch, like any
+other TCP connection: so a job that trains shows that the switch lets other traffic pass.
 
-Loss. A packet socket gets a frame before the kernel's filters on arrival do, so frames to the switch must be lost as
-they leave their host (`lose_upstream`), and those from the switch as the host takes them in, or in the switch itself.
+Loss. A packet socket gets a frame before the kernel's filters on arrival do. So frames to the switch must be dropped as
+they leave their host (`lose_upstream`), and frames from the switch as they arrive at a host (`lose_downstream`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from wiresum_lab.processes import Program, cpu_seconds, wiresum
 
 
 class Bmv2Star:
-    """The star, from construction to `close`. `StarError` says what is missing. `pipeline`: ours unless given."""
+    """The star, from construction to `close`. Raises `StarError` if something is missing. `pipeline` is the switch
+    program's unless given."""
 
     def __init__(self, workers: int, *, pipeline: Pipeline | None = None) -> None:
         if missing := bmv2_missing():
@@ -70,7 +71,7 @@ class Bmv2Star:
 
     @property
     def control_host(self) -> Host:
-        """Where the controller runs: at the last port."""
+        """The host of the controller, at the last port."""
         return self._star.workers[-1]
 
     @property
@@ -84,7 +85,7 @@ class Bmv2Star:
 
     @property
     def hosts(self) -> list[SwitchHost]:
-        """The hosts for the controller's configuration: workers, then the controller's own host."""
+        """The hosts for the controller's configuration: the workers, then the controller's own host."""
         found = []
         for port, host in enumerate(self._star.workers):
             name = "controller" if host is self.control_host else f"worker{port}"
@@ -110,22 +111,22 @@ class Bmv2Star:
         return cpu_seconds(self._bmv2.pid)
 
     def lose_upstream(self, fraction: float) -> None:
-        """From now on this fraction of the packets that a worker sends is lost, at random; 0 ends that."""
+        """Drops this fraction of the packets that workers send, at random; 0 ends the loss."""
         self._lose(fraction, "egress")
 
     def lose_downstream(self, fraction: float) -> None:
-        """Likewise, of the packets that are sent to a worker."""
+        """Drops this fraction of the packets that are sent to workers, at random; 0 ends the loss."""
         self._lose(fraction, "ingress")
 
     def frames(self) -> tuple[int, int]:
-        """How many frames the switch has taken in and sent out so far, at all ports."""
+        """How many frames the switch has received and sent so far, at all ports."""
         links = json.loads(self._star.switch.run(["ip", "-j", "-s", "link", "show", "type", "veth"]))
         counts = [link["stats64"] for link in links if link["ifname"].startswith("port")]
         return sum(count["rx"]["packets"] for count in counts), sum(count["tx"]["packets"] for count in counts)
 
     @contextlib.contextmanager
     def controller(self) -> Iterator[str]:
-        """Runs a `wiresum controller` on its host until the block ends. Gives where workers join: host:port."""
+        """Runs a `wiresum controller` on its host until the block ends. Gives the endpoint for workers, host:port."""
         config = self._folder / "cluster.toml"
         config.write_text(self._config())
         command = wiresum("controller", "--config", str(config))
@@ -134,7 +135,7 @@ class Bmv2Star:
             yield f"{self.control_host.address}:{CONTROL_PORT}"
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stops bmv2 and removes the star. Idempotent."""
         if self._bmv2 is not None:
             self._bmv2.stop()
         self._star.close()

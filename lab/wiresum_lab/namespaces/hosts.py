@@ -1,11 +1,11 @@
-"""Hosts, as the pages have them: each with its address, name, /etc, /opt and users, on one network.
+"""Hosts like those in the documentation: each with its address, name, /etc, /opt and users, on one network.
 
     with Hosts(folder, {"switch": "10.0.0.1", "worker": "10.0.0.11"}) as hosts:
         subprocess.run(hosts["switch"].command("wiresum", "--version"))
 
-A host is a network namespace, and a mount and a UTS namespace for each command that is started there. /etc, /opt,
-/usr/local/bin, /var/lib and /var/log are the host's own folders; the rest is the machine's. Wiresum is installed at
-/opt/wiresum: a virtual environment that has the packages of this one.
+A host is a network namespace, with a mount and a UTS namespace for each command that is started there. /etc, /opt,
+/usr/local/bin, /var/lib and /var/log are the host's own folders; the others are the machine's. Wiresum is installed at
+/opt/wiresum: a virtual environment with the packages of this interpreter's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROGRAMS = ("pip", "torchrun", "wiresum")
 COPIED, EMPTY = ("etc", "usr/local/bin"), ("opt/wiresum", "var/lib", "var/log", "home")
 NOBODY = 65534
 
-# The machine's own settings, and its systemd, are out of reach.
+# A host cannot reach the machine's own settings, or its systemd.
 ENTER = """
 set -e
 hostname "$1"
@@ -44,7 +44,7 @@ shift 3
 exec "$@"
 """
 
-# In place of an SSH server on each host.
+# This program replaces an SSH server on each host.
 SSH = """#!/bin/sh
 # ssh root@ADDRESS COMMAND...
 host=$1
@@ -63,7 +63,7 @@ case $3 in
 esac
 """
 
-# In place of systemd, to show a unit and to run its program, as its user. The last word names it.
+# This program replaces systemd: it shows a unit, or runs the unit's program as its user. The last word is the unit.
 SYSTEMCTL = r"""#!/bin/sh
 for unit; do :; done
 file=/etc/systemd/system/$unit.service
@@ -80,12 +80,12 @@ class Machine:
     name: str
     address: str
     folder: Path
-    """Has its /etc and so on."""
+    """The folder with the host's /etc and other own folders."""
     _namespace: Host
     _environment: Path
 
     def command(self, *words: str) -> list[str]:
-        """With the environment that it is started in."""
+        """A command that runs on this host, with the environment of the process that starts it."""
         inside = ["unshare", "--mount", "--uts", "--propagation", "private", "sh", "-c", ENTER, "sh"]
         return self._namespace.command([*inside, self.name, str(self.folder), str(self._environment), *words])
 
@@ -95,10 +95,10 @@ class Machine:
 
 
 class Hosts:
-    """All can reach each other; nothing else can."""
+    """Hosts that reach each other, and nothing else."""
 
     def __init__(self, folder: Path, addresses: Mapping[str, str]) -> None:
-        """Raises `StarError` where hosts cannot be made."""
+        """Makes the hosts. Raises `StarError` where hosts cannot be made."""
         if missing := [tool for tool in ("hostname", "unshare", "useradd") if shutil.which(tool) is None]:
             raise StarError(f"hosts cannot be made: {', '.join(missing)} is not on PATH")
         with contextlib.ExitStack() as cleanup:
@@ -127,7 +127,7 @@ class Hosts:
         return iter(self._hosts.values())
 
     def close(self) -> None:
-        """Ends what still runs there."""
+        """Removes the hosts, and ends programs that still run there."""
         self._cleanup.close()
 
     def _make(self, host: Machine, namespace: Host) -> None:
@@ -146,7 +146,7 @@ class Hosts:
             program = host.folder / "usr/local/bin" / name
             program.write_text(text)
             program.chmod(0o755)
-        # The star's own addresses go: a host of the pages has one.
+        # The star's own addresses are removed: a host in the documentation has a single address.
         lines = [
             f"address flush dev {STAR_DEVICE}",
             f"address add {host.address}/24 broadcast + dev {STAR_DEVICE}",
@@ -156,7 +156,8 @@ class Hosts:
 
 
 def _install(environment: Path) -> None:
-    """Wiresum as this interpreter has it, at /opt/wiresum. Other users can run it, if they can read this one."""
+    """Makes the virtual environment for /opt/wiresum, with this interpreter's packages. StarError unless other users
+    can run it."""
     environment.chmod(0o755)
     for base in (sys.executable, "/usr/bin/python3"):
         subprocess.run([base, "-m", "venv", "--without-pip", "--clear", str(environment)], check=True)

@@ -1,29 +1,29 @@
-"""What a link of the star does to packets, as `tc` commands.
+"""The rate, loss, duplication, reordering and delay of a star's links, as `tc` commands.
 
 Theory of operation. A link is a veth pair, and each end shapes what leaves it, so a link is full duplex.
 
 *Rate* is a token bucket (tbf). It counts the bytes of Ethernet frames without checksum, preamble and gap: that is the
 "line rate" of every figure that is derived from a star. The bucket holds a millisecond of the rate, and at least 32 kB.
-Two things set that size. The kernel refills a bucket from a timer that fires late when cores are busy, and what does
-not fit is lost for ever. And a bucket releases what waits with one timer interrupt for each buffer: with one packet in
-each, sixteen ends of 100 Mbit/s need 130,000 interrupts a second, which in a virtual machine costs more than a core and
-would be all that is measured. So trains of packets pass through a bucket as one buffer, as they pass to a real
-interface, if they fit: `train_packets`, and TCP is told so (gso_max_segs). What a transfer gains over line rate is one
-bucket: 0.4% of 8 MB at 100 Mbit/s. The dense benchmark counts it into the bound.
+This size has two reasons. The kernel refills a bucket from a timer that fires late when cores are busy, and tokens that
+do not fit are lost for ever. And a bucket releases waiting packets with one timer interrupt for each buffer: with one
+packet in each, sixteen ends of 100 Mbit/s need 130,000 interrupts a second, which in a virtual machine cost more than a
+core and would dominate any measurement. So trains of packets pass through a bucket as one buffer, as they pass to a
+real interface, if they fit (`train_packets`), and gso_max_segs tells TCP so. A transfer gains one bucket over line
+rate: 0.4% of 8 MB at 100 Mbit/s. The dense benchmark counts the bucket into the bound.
 
-*Packets* are as large as the link's MTU. 1500 bytes is Ethernet's; 9000 ("jumbo frames") is what clusters use whose
-switches allow it, since hosts pay for each packet.
+*Packets* are as large as the link's MTU. Ethernet's is 1500 bytes; clusters whose switches allow them use 9000 bytes
+("jumbo frames"), since each packet costs hosts time.
 
-*On the wire packets are packets.* The veths of shaped links have segmentation offloads switched off, so the kernel cuts
-trains between the bucket and the other end, and nothing puts them together again (GRO is off): what is lost, duplicated
-or reordered there is one packet.
+*On the wire packets are single.* The veths of shaped links have segmentation offloads switched off, so the kernel cuts
+trains between the bucket and the other end, and nothing joins packets again (GRO is off): loss, duplication and
+reordering hit one packet.
 
-*Loss, duplication, reordering, delay* are netem's where the kernel has it. netem sits below the bucket, before trains
-are cut; so then the bucket cuts them, which its peak rate is for: its only effect is that a buffer above the peak
-bucket (`mtu`) is cut before it is queued. A kernel without netem still offers loss, duplication and reordering:
-filters at the receiving end of the link toss a coin for each packet (a classic BPF program that reads the kernel's
-random generator) and drop it, mirror it, or send it the long way round, through a slow queue. There a lost packet has
-used up its share of the rate, like a packet with a bit error.
+*Loss, duplication, reordering, delay* are netem's where the kernel has it. netem is below the bucket, before trains are
+cut. In this case the bucket cuts them, by its peak rate, whose only effect is that a buffer above the peak bucket
+(`mtu`) is cut before it is queued. A kernel without netem still offers loss, duplication and reordering: filters at the
+receiving end of the link toss a coin for each packet (a classic BPF program that reads the kernel's random generator)
+and drop the packet, mirror it, or send it on a detour through a slow queue. There a lost packet has used up its share
+of the rate, like a packet with a bit error.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MTU_BYTES = 1500
-# What every IPv4 host takes (RFC 791), and the largest frames that switches of data centres forward.
+# Every IPv4 host takes the smallest (RFC 791); switches in data centres forward frames up to the largest.
 MTU_BYTES_MIN = 576
 MTU_BYTES_MAX = 9216
 ETHERNET_HEADER_BYTES = 14
 BURST_S = 0.001
 BURST_BYTES_MIN = 32_000
-# The kernel builds no larger buffer of IPv4 packets.
+# The largest buffer of IPv4 packets that the kernel builds.
 TRAIN_BYTES_MAX = 65_535
-# What a switch with shallow buffers gives a port, and about what a host's interface queues (1000 packets).
+# A switch with shallow buffers gives a port so much, and a host's interface queues about as much (1000 packets).
 QUEUE_BYTES = 1_000_000
 PEAK_RATE = "100gbit"
-# A bucket that passes single frames holds one and a little more.
+# A bucket that passes single frames holds one frame and so much more.
 SINGLE_FRAME_SLACK_BYTES = 86
 NETEM_QUEUE_PACKETS = 10_000
 REORDER_DELAY_US = 1000
-# A reordered packet waits in a queue of this rate and depth, the long way round, where the kernel has no netem.
+# Without netem, a reordered packet takes a detour through a queue of this rate and depth.
 DETOUR_RATE = "8mbit"
 DETOUR_QUEUE_FRAMES = 16
 DETOUR_DEVICE = "detour"
-# What a BPF program says of a packet: TC_ACT_UNSPEC and TC_ACT_SHOT of linux/pkt_cls.h.
+# Verdicts of a BPF program: TC_ACT_UNSPEC and TC_ACT_SHOT in linux/pkt_cls.h.
 BPF_UNSPECIFIED, BPF_DROP = 0xFFFFFFFF, 2
 
 
 class UnsupportedLinkError(ValueError):
-    """The kernel has no means to do to packets what the link asks for."""
+    """The kernel has no means for an impairment that the link asks for."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One link of a star: the same in both directions. The default is an unshaped link."""
+    """The properties of a star's links, the same in both directions. The default is an unshaped link."""
 
     rate_mbit: float | None = None
     loss: float = 0.0
@@ -68,7 +68,7 @@ class Link:
     reorder: float = 0.0
     delay_us: int = 0
     mtu: int = MTU_BYTES
-    """Bytes of the largest IP packet; all links of a star have the same, as long as it lives."""
+    """Bytes of the largest IP packet; all links of a star have the same MTU, which never changes."""
 
     def __post_init__(self) -> None:
         if self.rate_mbit is not None and self.rate_mbit <= 0:
@@ -88,12 +88,12 @@ class Link:
 
     @property
     def keeps_offloads(self) -> bool:
-        """Does the link let trains of packets through as one buffer?"""
+        """Whether the link lets trains of packets pass as one buffer."""
         return self.rate_mbit is None and not self.impaired
 
     @property
     def frame_bytes(self) -> int:
-        """A full packet as the shaper counts it."""
+        """Bytes of a full packet as the shaper counts them."""
         return self.mtu + ETHERNET_HEADER_BYTES
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Link:
 
 
 def burst_bytes(rate_mbit: float) -> int:
-    """What a bucket holds: so much can pass at once after a pause."""
+    """Size of a token bucket: so many bytes can pass at once after a pause."""
     return max(BURST_BYTES_MIN, int(rate_mbit * 1e6 / 8 * BURST_S))
 
 
@@ -140,7 +140,7 @@ def tc_commands(link: Link, device: str, *, netem: bool) -> list[str]:
 
 
 def detour_commands(link: Link) -> list[str]:
-    """The queue of the long way round."""
+    """The `tc` line that makes the queue of the detour."""
     limit = DETOUR_QUEUE_FRAMES * link.frame_bytes
     bucket = f"tbf rate {DETOUR_RATE} burst {_single_frame_bucket_bytes(link)} limit {limit}"
     return [f"qdisc add dev {DETOUR_DEVICE} root {bucket}"]
@@ -171,7 +171,7 @@ def _netem_arguments(link: Link) -> str:
 
 
 def _filter_commands(link: Link, device: str) -> list[str]:
-    """Coins at the receiving end; the first filter whose coin falls ends the search."""
+    """Filters at the receiving end that toss coins; the first filter that matches decides about a packet."""
     ingress = f"filter add dev {device} ingress protocol all"
     commands = [f"qdisc add dev {device} clsact"]
     if link.loss:
@@ -186,7 +186,7 @@ def _filter_commands(link: Link, device: str) -> list[str]:
 
 
 def loss_program(fraction: float) -> str:
-    """For a filter with `direct-action`: loses a random `fraction` of packets."""
+    """A BPF program for a filter with `direct-action`, which drops a random `fraction` of packets."""
     return _coin_program(fraction, heads=BPF_DROP, tails=BPF_UNSPECIFIED)
 
 

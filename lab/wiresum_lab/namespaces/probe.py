@@ -1,10 +1,10 @@
-"""Measures what a path does to packets, with a train of numbered UDP datagrams.
+"""Measures rate, loss, duplication and reordering of a path with numbered UDP datagrams.
 
     python probe.py receive ADDRESS PORT COUNT       in one namespace, until its input ends; prints a JSON report
     python probe.py send ADDRESS PORT COUNT BYTES TRAIN    in another; TRAIN datagrams go to the kernel as one buffer
 
-The benchmark uses it to show that its links are no faster than they claim, and the tests of `star.py` to show that
-loss, duplication and reordering happen to single packets.
+The benchmark shows by this program that its links are no faster than they claim, and the tests of `star.py` that loss,
+duplication and reordering happen to single packets.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from pathlib import Path
 
 from wiresum_lab.namespaces.star import Host
 
-# UDP payload of a full Ethernet frame.
+# The UDP payload of a full Ethernet frame.
 DATAGRAM_BYTES = 1472
 FRAME_OVERHEAD_BYTES = 14 + 20 + 8
 PORT = 20_000
-# Long enough for the deepest queue of a slow link to drain, which the kernel does by itself.
+# This is long enough for the kernel to drain the deepest queue of a slow link.
 SILENCE_S = 0.5
-# Room for all that a test sends, so that nothing is lost while the receiver stands still.
+# The buffer has room for all datagrams of a test, so that none is lost while the receiver is not scheduled.
 BUFFER_BYTES = 64 << 20
 # setsockopt(2): the kernel cuts each buffer into datagrams of this size.
 _UDP_SEGMENT = 103
-# socket(7): a buffer of this size whatever net.core.rmem_max says. It needs root, as a star does.
+# socket(7): the buffer may be larger than net.core.rmem_max. This option needs root, as a star does.
 _SO_RCVBUFFORCE = 33
-# ip(7): a datagram above the MTU is an error, and is not cut into fragments.
+# ip(7): a datagram above the MTU is an error, instead of being cut into fragments.
 _IP_MTU_DISCOVER, _IP_PMTUDISC_DO = 10, 2
 
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """`frame_mbit` counts Ethernet frames, and leaves out the first one: the clock starts at its arrival.
+    """The report of a receiver.
 
-    `late` datagrams came after one with a higher number; `gaps` are runs of numbers that never came.
+    `late` datagrams came after one with a higher number; `gaps` are runs of numbers that never came. `frame_mbit`
+    counts Ethernet frames without the first one, at whose arrival the clock starts.
     """
 
     sent: int
@@ -58,7 +59,7 @@ class ProbeReport:
 def measure(
     sender: Host, receiver: Host, *, count: int, datagram_bytes: int = DATAGRAM_BYTES, train: int = 1
 ) -> ProbeReport:
-    """Sends `count` datagrams as fast as the path takes them, and reports. StarError if they are above the MTU."""
+    """Sends `count` datagrams as fast as the path takes them. StarError if they are larger than the MTU."""
     program = [sys.executable, str(Path(__file__).resolve())]
     arguments = [receiver.address, str(PORT), str(count)]
     receive = [*program, "receive", *arguments]
@@ -100,7 +101,7 @@ def receive(address: str, port: int, count: int) -> ProbeReport:
 
 
 def datagrams(server: socket.socket) -> Iterator[bytes]:
-    """All until the sender has ended, and then until there is silence."""
+    """All datagrams until the sender has ended, and then until SILENCE_S have passed without any."""
     server.setblocking(False)
     has_ended = False
     while ready := select.select([server, *[sys.stdin] * (not has_ended)], [], [], SILENCE_S if has_ended else None)[0]:

@@ -1,4 +1,4 @@
-"""A star of network namespaces: one switch, N workers, every link as slow and as lossy as asked.
+"""A star of network namespaces: one switch, N workers, links with the rate and the loss of your choice.
 
     with Star(workers=4, link=Link(rate_mbit=100, loss=0.01)) as star:
         star.switch.popen(["wiresum", "switch", "--bind", star.switch.address])
@@ -11,19 +11,19 @@ Theory of operation. Each worker, the switch and a manager is a network namespac
        ...                |   in the switch           ...                  |   in the manager
                                                    switch   --- manage0 ---+
 
-The star (10.111.0.0/24) is what is measured; `links.py` says how its links are shaped, and how large packets may be.
+Measurements use the star (10.111.0.0/24); `links.py` explains how its links are shaped, and how large packets may be.
 The bridge lets workers talk to each other, as ring all-reduce needs, and a software switch listens on the bridge's own
-address. Software switches that are hosts like the workers, on links like theirs, run in the star's `aggregators`:
-namespaces that are joined as the workers' are. With `racks` the workers hang on so many namespaces with a bridge each,
-and these on the switch's, over links like all others: two layers of switches. The management network (10.112.0.0/24) is
-never shaped: rendezvous, control and launchers use it and take nothing from the star. Its packets are as large as the
-star's, since a worker of Wiresum goes by the MTU of its route to the join service.
+address. Software switches on hosts like the workers', with links like theirs, run in the star's `aggregators`:
+namespaces that are connected like the workers'. With `racks` the workers are connected to so many namespaces with a
+bridge each, and these to the switch, over links like all others: two layers of switches. The management network
+(10.112.0.0/24) is never shaped: rendezvous, control and launchers use it and take nothing from the star. Its packets
+are as large as the star's, since a worker of Wiresum takes the MTU of its route to the join service.
 
-Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding: nothing but the experiment
-sends on the star. Interfaces are created right inside the namespaces, so the host's own network is never touched.
+Addresses and neighbours are fixed, IPv6 is off and the bridges learn nothing by flooding, so only the experiment sends
+on the star. Interfaces are created inside the namespaces, so the host's own network does not change.
 
-Names carry the owner's process number and start time. Before a star is built, those whose owners are gone are removed,
-with the processes still inside; `popen` asks the kernel to kill its children with their owner.
+Names contain the owner's process number and start time. Before a star is built, stars whose owners are gone are
+removed, with the processes still inside; `popen` asks the kernel to kill its children with their owner.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from wiresum_lab.processes import POLL_S, STOP_S_MAX, here
 RACKS_MAX = 8
 STAR_DEVICE = "star0"
 UPLINK_DEVICE = "uplink0"
-# A rack's bridge sends a multicast to those who have joined: not up, to other racks. IGMP 3, since members of version 2
-# keep silent when they hear another's report, and are not found then. Until the time for responses is over, in 1/100 s,
-# the bridge floods.
+# A rack's bridge sends a multicast to the members of its group, and not up to other racks. It needs IGMP 3, since
+# members of version 2 stay silent when they hear another member's report, and the bridge would miss them. Until the
+# time for responses is over, in 1/100 s, the bridge floods.
 _SNOOPING = ("mcast_igmp_version 3 mcast_query_response_interval 10", "mcast_querier 1 mcast_snooping 1")
 STAR_NETWORK = "10.111.0.0/24"
 MANAGEMENT_DEVICE = "manage0"
 MANAGEMENT_NETWORK = "10.112.0.0/24"
-# What Linux gives a new device.
+# Linux gives a new device this limit.
 SEGMENTS_UNLIMITED = 65535
 _NAME = re.compile(r"^wiresum-(\d+)-(\d+)-\d+-\w+$")
 _stars_built = itertools.count()
 
 
 class StarError(RuntimeError):
-    """A star cannot be built here; the text says why and what to do."""
+    """A star cannot be built here; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +76,19 @@ class Host:
 
     @property
     def control_endpoint(self) -> str:
-        """Where a switch or controller in this namespace serves joins."""
+        """The endpoint at which a switch or controller in this namespace serves joins."""
         return f"{self.management_address}:{CONTROL_PORT}"
 
     def variables(self, control: str) -> dict[str, str]:
-        """What a Wiresum worker here finds in its environment. `control`: where it joins."""
+        """Environment variables for a Wiresum worker in this namespace that joins at `control`."""
         return {"WIRESUM_SWITCH": control, "WIRESUM_INSECURE": "1", "WIRESUM_ADDRESS": self.address}
 
     def command(self, argv: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *argv]
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a process in this namespace, in a session of its own, that dies when this thread does. `options` are
-        those of `subprocess.Popen`."""
+        """Starts a process in this namespace, in a session of its own. It dies with the thread that started it.
+        `options` are for `subprocess.Popen`."""
         return here(self.command(argv), **{"stdin": subprocess.DEVNULL, "text": True, **options})
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
@@ -111,7 +111,7 @@ class Star:
         racks: int = 0,
         kill_after_s: float = STOP_S_MAX,
     ) -> None:
-        """`kill_after_s`: what its processes have for ending when it is closed."""
+        """`close` kills processes of the star that have not ended `kill_after_s` after SIGTERM."""
         if not 1 <= workers <= SWITCH_WORKERS_MAX:
             raise ValueError(f"a star has 1 to {SWITCH_WORKERS_MAX} workers, not {workers}")
         if not 0 <= aggregators <= AGGREGATORS_MAX:
@@ -128,7 +128,7 @@ class Star:
             Host(f"{prefix}-aggregator{i}", f"10.111.0.{50 + i}", f"10.112.0.{50 + i}") for i in range(aggregators)
         ]
         self.racks = [Host(f"{prefix}-rack{i}", f"10.111.0.{60 + i}", f"10.112.0.{60 + i}") for i in range(racks)]
-        # Unshaped until `reshape`. The MTU stays.
+        # Links are unshaped until `reshape`, but have their MTU from the beginning.
         self.link = Link(mtu=link.mtu if link else MTU_BYTES)
         self._closed, self._kill_after_s = False, kill_after_s
         self.netem = False
@@ -156,11 +156,11 @@ class Star:
         return [*self.workers, *self.aggregators]
 
     def rack_of(self, worker: int) -> Host:
-        """The switch that a worker hangs on."""
+        """The switch to which a worker is connected."""
         return self.racks[worker * len(self.racks) // len(self.workers)] if self.racks else self.switch
 
     def links(self) -> list[tuple[tuple[Host, str], tuple[Host, str]]]:
-        """Every link's two ends, each as (namespace, device), the upper one last."""
+        """The two ends of every link, each as (namespace, device), the upper end last."""
         above = [self.rack_of(i) for i in range(len(self.workers))] + [self.switch] * len(self.aggregators)
         links = [((leaf, STAR_DEVICE), (above[i], f"port{i}")) for i, leaf in enumerate(self.leaves)]
         return links + [((rack, UPLINK_DEVICE), (self.switch, f"rack{i}")) for i, rack in enumerate(self.racks)]
@@ -170,9 +170,9 @@ class Star:
         return [end for link in self.links() for end in link]
 
     def reshape(self, link: Link) -> None:
-        """Makes every link like `link`, from the next packet on. Connections that live on keep their segment sizes.
+        """Makes every link like `link`, from the next packet on. Existing connections keep their segment sizes.
 
-        ValueError for another MTU: programs that know the old one would send packets that are too large.
+        ValueError for another MTU, since programs that know the old MTU could send packets that are too large.
         """
         if link.mtu != self.link.mtu:
             raise ValueError(f"this star has an MTU of {self.link.mtu}; build a new one for an MTU of {link.mtu}")
@@ -193,7 +193,7 @@ class Star:
         self.link = link
 
     def close(self) -> None:
-        """Kills what still runs in the namespaces and removes them. Safe to call twice, and not interruptible."""
+        """Kills the processes in the namespaces and removes them. Idempotent, and not interruptible."""
         if self._closed:
             return
         self._closed = True
@@ -211,7 +211,7 @@ class Star:
         for host in self.hosts:
             _run(["ip", "-n", host.namespace, "-batch", "-"], stdin="\n".join(self._host_lines(host)))
         for host in (self.switch, *self.racks, self.manager):
-            # Bridged packets are no business of the host's firewall.
+            # The host's firewall must not see bridged packets.
             hook = "/proc/sys/net/bridge/bridge-nf-call-iptables"
             host.run(["sh", "-c", f"! test -e {hook} || echo 0 > {hook}"])
         if not self.netem:
@@ -247,7 +247,7 @@ class Star:
 
 
 def check_prerequisites() -> None:
-    """Raises a StarError that says what is missing."""
+    """Raises a StarError that names what is missing, if a star cannot be built."""
     if os.geteuid() != 0:
         raise StarError("network namespaces need root: run this as root (for instance with sudo)")
     packages = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "setpriv": "util-linux"}
@@ -260,7 +260,8 @@ def check_prerequisites() -> None:
 
 
 def sweep_stale_stars() -> list[str]:
-    """Removes the namespaces of stars whose owner is gone, and what runs in them. Returns their names."""
+    """Removes the namespaces of stars whose owner is gone, with their processes. Returns the names of the
+    namespaces."""
     stale = [name for name in _namespaces() if (match := _NAME.match(name)) and not _owner_lives(match)]
     if stale:
         _remove(stale)
@@ -293,7 +294,7 @@ def _bridge_lines(bridge: str, ports: Sequence[str], mtu: int) -> list[str]:
 
 
 def mac_of(address: str) -> bytes:
-    """Of the host with this address, which is fixed."""
+    """The MAC address, which is fixed, of the host with this IP address."""
     return bytes([2, 0, *map(int, address.split("."))])
 
 
@@ -308,7 +309,7 @@ def _neighbour(address: str, device: str) -> str:
 def _set_offloads(host: Host, device: str, *, on: bool) -> None:
     word = "on" if on else "off"
     features = ["gso", word, "tso", word, "tx-udp-segmentation", word]
-    # veth ships with GRO off, and switching it on would change how it receives.
+    # A veth begins with GRO off; GRO on would change how the veth receives.
     host.run(["ethtool", "-K", device, *features, *([] if on else ["gro", "off"])])
 
 
@@ -330,7 +331,7 @@ def _process_ids(namespace: str) -> list[int]:
 
 
 def _remove(namespaces: Sequence[str], kill_after_s: float = STOP_S_MAX) -> None:
-    """Ends what runs in the namespaces, politely at first, and deletes them."""
+    """Ends the processes in the namespaces, by SIGTERM and then by SIGKILL, and deletes the namespaces."""
     for number, patience_s in ((signal.SIGTERM, kill_after_s), (signal.SIGKILL, STOP_S_MAX)):
         give_up_at = time.monotonic() + patience_s
         remaining = [pid for namespace in namespaces for pid in _process_ids(namespace)]
@@ -347,7 +348,7 @@ def _remove(namespaces: Sequence[str], kill_after_s: float = STOP_S_MAX) -> None
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on: the second, the command's name, may hold spaces."""
+    """The fields of /proc/PID/stat from the third on: the second, the command's name, may contain spaces."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -372,7 +373,7 @@ def _owner_lives(name: re.Match[str]) -> bool:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Keeps Ctrl-C and friends out until the namespaces are gone."""
+    """Blocks SIGINT, SIGTERM and SIGHUP in the block."""
     numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:

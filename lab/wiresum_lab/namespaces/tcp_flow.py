@@ -1,7 +1,7 @@
-"""A TCP connection that carries as much as it gets: `... sink ADDRESS` and `... source ADDRESS CONGESTION_CONTROL`.
+"""A TCP connection as fast as possible: `... sink ADDRESS` and `... source ADDRESS CONGESTION_CONTROL`.
 
 The sink takes any number of connections. Each 100 ms it prints the time, in seconds of CLOCK_MONOTONIC, and the bytes
-that have come over all of them.
+received over all connections.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def source(address: str, congestion_control: str) -> None:
 
 
 def mbit_per_s(printed: str, begin_s: float, end_s: float) -> float:
-    """Of a sink's output between two times, all connections together."""
+    """The rate of all connections together between two times, from a sink's output. ValueError without two lines
+    there."""
     lines = [line.split() for line in printed.splitlines() if line.count(" ") == 1]
     between = [(float(at), int(received)) for at, received in lines if begin_s <= float(at) <= end_s]
     if len(between) < 2:

@@ -1,4 +1,4 @@
-"""A software switch and its workers in a star, over any transport."""
+"""Starts a software switch and its workers in a star, over any transport."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EAL = f"--no-huge --no-pci -m 256 --vdev=net_af_packet0,iface={STAR_DEVICE}"
 
 
 def missing(transport: str) -> str | None:
-    """Why this transport is not available; None: it is."""
+    """Why this transport is not available; None if it is available."""
     if transport != "udp":
         from wiresum import agent, switch
 
@@ -44,6 +44,6 @@ def start_worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Program:
-    """`arguments`: those of the Python interpreter."""
+    """Starts a worker as a Python process; `arguments` are for the interpreter."""
     own = {"WIRESUM_TRANSPORT": _spec(transport)} | host.variables(star.switch.control_endpoint)
     return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

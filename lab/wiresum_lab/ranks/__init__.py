@@ -1,1 +1,1 @@
-"""Processes that are ranks of a job, driven in step: by a benchmark, by a test."""
+"""Processes that are ranks of a job, driven in step by a benchmark or a test."""

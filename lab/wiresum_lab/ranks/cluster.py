@@ -1,9 +1,9 @@
-"""Workers as processes, for tests: started, told what to run, and ended, whatever happens.
+"""Workers as processes, for tests.
 
 `Cluster.run(function)` runs a function of a test module in every worker at once, inside the process group that the
-workers have made when they started, and returns what each of them returned. `runs_in` makes such a function a test. The
-workers start once for many tests. Nothing waits for ever: a run that takes too long fails with the logs of all workers,
-in which they first dump their stacks.
+workers made at their start, and returns all results. `runs_in` makes such a function a test. The workers start once for
+many tests, and are always ended. Nothing waits for ever: a run that takes too long fails with the logs of all workers,
+to which they first dump their stacks.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import cluster_worker
 
 STRAGGLER_TIMEOUT_S = PATIENCE_S / 4
-"""How long the others may take after one worker's function has failed."""
+"""How long the other workers may take after one worker's function has failed."""
 STOP_TIMEOUT_S = PATIENCE_S / 4
 MARKS_TIMEOUT_S = PATIENCE_S * 3 / 4
-"""Of workers: they say what did not come before their run is over."""
+"""How long a worker waits for marks, less than a run may take, so that its error names them."""
 LOG_CHARACTERS_MAX = 6000
 
 
-# Workers are forked from a process that has imported what is slow to import, and has started nothing: of PyTorch, of
-# wiresum, and of the modules that have the tests' functions. What is not installed is left out.
+# Workers are forked from a process that has imported slow modules of PyTorch, of wiresum and of tests, and has started
+# nothing. Modules that are not installed are left out.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
@@ -58,8 +58,9 @@ _processes.set_forkserver_preload(
 
 
 def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a test of a function of `(rank, size, ...)`, which runs in every worker of the fixture's cluster. Its other
-    parameters are fixtures. With a size, the fixture makes a cluster from that and `options`."""
+    """Makes a test of a function with parameters `(rank, size, ...)`, which runs in every worker of the fixture's
+    cluster. Its other parameters are fixtures. With a size, the fixture is a function that makes a cluster of `size`
+    and `options`."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, _, *others = inspect.signature(function).parameters.values()
@@ -77,12 +78,13 @@ def runs_in(fixture: str, *size: int, **options: Any) -> Callable[[Callable[...,
 
 
 class WorkerFailedError(AssertionError):
-    """A worker's function raised. The text has the logs; so has a TimedOutError, if some did not return in time."""
+    """A worker's function raised an error. The text has the logs. (A function that does not return in time is a
+    TimedOutError with the logs.)"""
 
 
 class Cluster:
-    """`size` workers of one process group. With `grouped=False` they wait for functions that make groups themselves,
-    and with `regroups` they make a new group for each function, which may end it.
+    """`size` workers of one process group. With `grouped=False` they make no group at their start, for functions that
+    make groups themselves; with `regroups` they make a new group for each function, which may end it.
 
     After a failed run the workers are ended, and the next run starts new ones.
     """
@@ -100,7 +102,7 @@ class Cluster:
         variables: Mapping[str, str] | None = None,
         prepare: str = "",
     ) -> None:
-        """`prepare` is the module whose `load()` each worker calls before it makes the group."""
+        """Each worker calls `load()` of the module `prepare`, if given, before it makes the group."""
         self.size = size
         self._folder = folder
         self._setup = {
@@ -123,7 +125,7 @@ class Cluster:
         self.stop()
 
     def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = PATIENCE_S) -> list[Any]:
-        """Calls `function(rank, size, *arguments)` in every worker. Returns the results in order of rank."""
+        """Calls `function(rank, size, *arguments)` in every worker. Returns the results in order of ranks."""
         self.start(function, *arguments)
         return self.collect(timeout_s=timeout_s)
 
@@ -135,7 +137,7 @@ class Cluster:
             self._tell(rank, (function.__code__.co_filename, function.__name__, arguments))
 
     def collect(self, *, ranks: Sequence[int] | None = None, timeout_s: float = PATIENCE_S) -> list[Any]:
-        """The results of `start`, of all workers or of some (when a test has killed the others)."""
+        """The results of `start`, of all workers or of `ranks` (when a test has killed the others)."""
         wanted = list(range(self.size) if ranks is None else ranks)
         deadline = time.monotonic() + timeout_s
         while missing := [rank for rank in wanted if rank not in self.answers]:
@@ -158,7 +160,7 @@ class Cluster:
         return (self._folder / f"rank{rank}.log").read_text(errors="replace")
 
     def stop(self) -> None:
-        """Lets the workers leave in order, and kills those that do not."""
+        """Lets the workers leave in order, and kills workers that have not ended after STOP_TIMEOUT_S."""
         for channel in self._channels:
             with contextlib.suppress(OSError):
                 channel.send(None)
@@ -189,11 +191,11 @@ class Cluster:
         self.collect()
 
     def _tell(self, rank: int, message: object) -> None:
-        with contextlib.suppress(OSError):  # a dead worker shows in collect()
+        with contextlib.suppress(OSError):  # collect() finds a dead worker
             self._channels[rank].send(message)
 
     def _receive(self, ranks: Sequence[int], deadline: float) -> bool:
-        """Waits for one more answer. False if there is none in time."""
+        """Waits for one more answer. Returns False if none comes in time."""
         channels = {self._channels[rank]: rank for rank in ranks}
         ready = multiprocessing.connection.wait(list(channels), max(0.0, deadline - time.monotonic()))
         for channel in ready:
@@ -205,7 +207,7 @@ class Cluster:
         return bool(ready)
 
     def _post_mortem(self, failed: Sequence[int]) -> str:
-        """What the failed workers said, and everybody's log. Ends the workers."""
+        """Ends the workers. Returns the answers of the failed ones, and the logs of all."""
         for rank in failed:
             pid = self.processes[rank].pid
             if rank not in self.answers and pid is not None and self.processes[rank].is_alive():
@@ -223,18 +225,18 @@ class Cluster:
 
 
 def _kind(_: str, text: str) -> type[AssertionError]:
-    """By the last line of a traceback."""
+    """The class of an error, by the last line of its traceback."""
     waited = text.rstrip().rpartition("\n")[2].startswith(f"{TimedOutError.__module__}.{TimedOutError.__qualname__}: ")
     return TimedOutError if waited else WorkerFailedError
 
 
 def await_marks(folder: Path, count: int) -> None:
-    """Waits for that many files in a folder, which workers make to tell each other and the test how far they are."""
+    """Waits for `count` files in a folder, by which workers tell each other and the test of their progress."""
     wait_until(lambda: len(list(folder.iterdir())) >= count, f"{count} workers got that far", MARKS_TIMEOUT_S)
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, without what a surrounding job may have set, and with the packages of this tree."""
+    """This process's environment, without the variables of a surrounding job, and with the packages of this tree."""
     foreign = ("WIRESUM_", "TORCHELASTIC_", "GLOO_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     paths = [str(path) for path in sys.path if path and Path(path, "wiresum").is_dir()]

@@ -1,4 +1,4 @@
-"""A worker of cluster.py: makes its process group, and runs the functions that it is told to."""
+"""A worker of cluster.py: makes its process group, and runs functions on command."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from wiresum_lab.patience import PATIENCE_S
 
 
 def world() -> Any:
-    """The default group, as an object whose own methods and attributes a test may use."""
+    """The default process group as an object, for tests that use its methods and attributes."""
     return dist.group.WORLD
 
 
 def implementation(group: dist.ProcessGroup | None = None) -> WiresumBackend:
-    """What is behind a group of this backend; without one, behind the default group."""
+    """The backend object of a group of the wiresum backend; None means the default group."""
     found = backend_of(group if group is not None else world())
     assert found is not None, "the group is of another backend"
     return found
 
 
 def lanes(group: dist.ProcessGroup | None = None) -> int:
-    """Words in a packet of this group."""
+    """How many words a packet of this group has."""
     network = implementation(group).network
     assert network is not None, "the group has no session"
     return network.session.lanes
@@ -53,13 +53,13 @@ def lanes(group: dist.ProcessGroup | None = None) -> int:
 def main(
     channel: multiprocessing.connection.Connection, setup: dict[str, Any], variables: dict[str, str], log: str
 ) -> None:
-    """The worker's main function. It ends when it is told to, or when the test's process is gone."""
+    """The worker's main function. It ends on command, or when the test's process is gone."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.clear()
     os.environ.update(variables)
-    # PyTorch has read it when it was imported, before the fork.
+    # PyTorch has read its debug level on import, before the fork, so it must read it again.
     dist.set_debug_level_from_env()  # type: ignore[attr-defined]
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
@@ -80,14 +80,15 @@ def main(
 
 
 def wait_long() -> None:
-    """Other ranks, the store and the service may stand still when one of them should say why something failed."""
+    """Makes time-outs long, so that an error keeps its cause, even if other ranks, the store or the service are slow to
+    report it."""
     waits.CAUSE_S = waits.CALLS_S = waits.DEPARTURE_S = waits.DRAIN_S = PATIENCE_S / 4
     membership.LEAVE_S_MAX = TIMERS[Event.GIVE_UP] = PATIENCE_S / 4  # type: ignore[attr-defined]
 
 
 def regroup(setup: dict[str, Any], turn: int, function: Any) -> Any:
-    """The function's result, in a new group. The group before is left now, and not when its function had returned here:
-    the function may still run elsewhere."""
+    """The function's result in a new group. The former group is left only now, since its function may have run longer
+    at other ranks than here."""
     if dist.is_initialized():
         dist.destroy_process_group()
     join_group(**setup, turn=turn)
@@ -104,7 +105,7 @@ def join_group(
 
 
 def call(rank: int, size: int, path: str, name: str, arguments: tuple[Any, ...]) -> Any:
-    return inspect.unwrap(getattr(load(path), name))(rank, size, *arguments)  # a test runs its function (runs_in)
+    return inspect.unwrap(getattr(load(path), name))(rank, size, *arguments)  # `runs_in` has wrapped the function
 
 
 def answer(function: Any) -> tuple[str, Any]:
@@ -116,7 +117,7 @@ def answer(function: Any) -> tuple[str, Any]:
 
 @functools.cache
 def load(path: str) -> ModuleType:
-    """A module of tests, in a package of its folder, so that it may import those beside it."""
+    """Loads a module of tests in a package for its folder, so that it may import its neighbours."""
     folder = Path(path).parent
     package = f"tests_{abs(hash(folder))}"
     if package not in sys.modules:

@@ -1,6 +1,7 @@
-"""What a sum in the network must be, bit for bit: exact, or block floating point in exact integers, with NumPy alone.
+"""The expected result of a sum in the network, bit for bit: exact, or block floating point in exact integers, with
+NumPy alone.
 
-Written from docs/protocol.md and docs/numerics.md, not from the C++: it shares no code with what it checks.
+This module follows docs/protocol.md and docs/numerics.md, not the C++, with which it shares no code.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ EXACT_ELEMENTS_MAX = 4096
 
 
 def all_reduce(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
-    """The result of an all-reduce of one region with WIRESUM_PRECISION=auto, at every worker. `lanes` are 32-bit words
-    in a packet."""
+    """The result at every worker of an all-reduce of one region with WIRESUM_PRECISION=auto. `lanes` is the number of
+    32-bit words in a packet."""
     if inputs[0].is_floating_point() and inputs[0].numel() <= EXACT_ELEMENTS_MAX:
         return exact_sum(inputs, average=average)
     return block_sum(inputs, lanes=lanes, bits=bits, average=average)
 
 
 def exact_sum(inputs: list[torch.Tensor], *, average: bool = False) -> torch.Tensor:
-    """Each element's sum as a fraction, rounded once; Inf and NaN as IEEE 754 adds them."""
+    """The exact sum of each element, rounded once; Inf and NaN as IEEE 754 adds them."""
     columns = zip(*(tensor.reshape(-1).tolist() for tensor in inputs), strict=True)
     divisor = len(inputs) if average else 1
     sums = [_exact_element(column, divisor, inputs[0].dtype) for column in columns]
@@ -50,7 +51,7 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
 
 
 def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:
-    """The sum in block floating point, chunk by chunk; of chunks with an Inf or a NaN the exact sum."""
+    """The sum in block floating point, chunk by chunk; chunks with an Inf or a NaN get the exact sum."""
     flat = [tensor.cpu().reshape(-1) for tensor in inputs]
     chunk = lanes * (32 // bits)
     parts = [

@@ -1,7 +1,7 @@
-"""`load()` puts the tensors that a worker makes on an accelerator, so that tests written for the CPU run there.
+"""Runs tests that were written for the CPU on an accelerator: `load()` puts all tensors that a worker makes there.
 
-The environment's TESTS_ON says where: `accelerator` is the one that PyTorch finds, `double` the device for tests.
-The other functions are for tests and measurements that name the device themselves.
+TESTS_ON in the environment chooses the device: `accelerator` is the one that PyTorch finds, `double` the device for
+tests. The other functions are for tests and measurements that name the device themselves.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from wiresum_lab.doubles import device as double
 
 PREPARE_VARIABLE = "TESTS_ON"
 CLOCK_HZ_MAX = 3e9
-"""Above the clocks of GPUs."""
+"""A bound above the clock rates of GPUs."""
 _moving = contextlib.ExitStack()
 
 
 class _Moving(TorchFunctionMode):
-    """What is made without a device is made on the CPU, and moved: torch.set_default_device would refuse the CPU's
-    random generators, which the tests have."""
+    """Makes tensors without a device on the CPU, and moves them to the device. torch.set_default_device would refuse
+    the CPU's random generators, which the tests use."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -52,12 +52,13 @@ def load() -> None:
 
 
 def prepare() -> str:
-    """What a cluster's workers load: this module, if TESTS_ON is set."""
+    """The module that a cluster's workers load: this one if TESTS_ON is set, else none."""
     return __name__ if os.environ.get(PREPARE_VARIABLE) else ""
 
 
 def found_or_double() -> str:
-    """What workers load before they use an accelerator: nothing if PyTorch finds one, else the device for tests."""
+    """The module that workers load before they use an accelerator: none if PyTorch finds one, else the device for
+    tests."""
     if torch.accelerator.is_available():
         return ""
     subprocess.run([sys.executable, "-m", double.__name__], check=True, timeout=double.BUILD_TIMEOUT_S)
@@ -71,8 +72,8 @@ def device(index: int = 0) -> torch.device:
 
 
 def contexts() -> list[bool]:
-    """Of each of two devices, whether this process has made a context there. Empty if there are not two, or PyTorch
-    does not say."""
+    """Whether this process has made a context on each of two devices. Empty if there are fewer devices, or PyTorch
+    cannot tell."""
     module: Any = torch.get_device_module(device())
     has_context = getattr(module, "has_context", None) or getattr(torch._C, "_cuda_hasPrimaryContext", None)
     if has_context is None or torch.accelerator.device_count() < 2:
@@ -81,7 +82,7 @@ def contexts() -> list[bool]:
 
 
 def keep_busy(seconds: float = 0.7) -> None:
-    """Queues something that takes so long or longer on the current stream."""
+    """Queues work on the current stream that takes at least so long."""
     module: Any = torch.get_device_module(device())
     if hasattr(module, "sleep"):
         module.sleep(seconds)
@@ -90,7 +91,8 @@ def keep_busy(seconds: float = 0.7) -> None:
 
 
 def hold(seconds: float = 0.7) -> Callable[[], object]:
-    """Keeps the current stream busy until what it returns is called; a real accelerator, for so long or longer."""
+    """Keeps the current stream busy until the returned function is called; on a real accelerator for at least so
+    long."""
     module: Any = torch.get_device_module(device())
     if hasattr(module, "hold"):
         release: Callable[[], object] = module.hold()
@@ -100,7 +102,7 @@ def hold(seconds: float = 0.7) -> Callable[[], object]:
 
 
 def values(elements: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Of many magnitudes, on the CPU."""
+    """Random values of many magnitudes, on the CPU."""
     generator = torch.Generator().manual_seed(seed)
     if not dtype.is_floating_point:
         return torch.randint(-1000, 1000, (elements,), generator=generator, dtype=dtype, device="cpu")

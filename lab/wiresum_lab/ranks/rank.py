@@ -1,6 +1,7 @@
-"""The other end of `ranks.py`: a rank that carries out commands and answers; and what ranks of benchmarks share.
+"""The other end of `ranks.py`: a rank that carries out commands and answers; and common classes of benchmarks' ranks.
 
-A rank is an object whose public methods are its commands. They take words, and convert them to their parameters' types.
+A rank is an object whose public methods are its commands. A command is words, which are converted to the types of the
+method's parameters.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import wiresum.torch
 from wiresum_lab.ranks.ranks import GLOO
 
 TIMEOUT = timedelta(seconds=300)
-"""What a collective may take before the system itself gives up. The benchmarks' own limits are shorter."""
+"""Time-out of a collective in the system under test. The benchmarks' own limits are shorter."""
 
 
 def main(rank_class: Callable[..., Any]) -> None:
-    """The program of a rank. Its first argument is the socket, the others go to the class. It ends with the socket."""
+    """The main function of a rank. The first argument is the socket, the others go to the class. It ends with the
+    socket."""
     if len(sys.argv) < 2:
         sys.exit(f"usage: {Path(sys.argv[0]).name} CONTROL_SOCKET ... (a benchmark starts it)")
     path, *arguments = sys.argv[1:]
@@ -60,7 +62,7 @@ class Rank:
     """A process with the world group, a group of Gloo, and further groups of Wiresum."""
 
     def __init__(self, device: str, **groups: wiresum.torch.Options) -> None:
-        """`device`: the star's interface. `groups`: further groups of Wiresum, by name."""
+        """`device` is the star's interface; `groups` are options of further groups of Wiresum, by name."""
         torch.set_num_threads(1)
         wiresum.torch.register()
         dist.init_process_group("wiresum", timeout=TIMEOUT)
@@ -69,18 +71,18 @@ class Rank:
             name: dist.new_group(backend="wiresum", timeout=TIMEOUT, pg_options=options)
             for name, options in groups.items()
         }
-        # Wiresum's own Gloo stays on the management network; the one that is measured runs over the star.
+        # Wiresum's own Gloo stays on the management network; the measured group of Gloo runs over the star.
         os.environ["GLOO_SOCKET_IFNAME"] = device
         self.groups[GLOO] = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._counters = Path("/sys/class/net") / device / "statistics"
 
     def _bytes(self) -> tuple[int, int]:
-        """Sent and received over the star so far, headers included, so that all systems are counted alike."""
+        """Bytes sent and received over the star so far, headers included, so that all systems are counted alike."""
         sent, received = (int((self._counters / f"{way}_bytes").read_text()) for way in ("tx", "rx"))
         return sent, received
 
     def _network(self, name: str) -> Any:
-        """What a group's session has counted so far; None for Gloo."""
+        """The counters of a group's session; None for Gloo."""
         if name == GLOO:
             return None
         network = wiresum.torch.stats(self.groups[name]).network
@@ -90,8 +92,8 @@ class Rank:
 
 
 class SummingRank(Rank):
-    """Sums one tensor. Loading and reporting are steps of their own, and all ranks begin at the same moment, since they
-    share cores. Times are CLOCK_MONOTONIC, which namespaces of one machine share."""
+    """A rank that sums one tensor. Loading and reporting are commands of their own, and all ranks begin at the same
+    moment, since they share cores. Times are of CLOCK_MONOTONIC, which namespaces of one machine share."""
 
     def __init__(self, device: str, **groups: wiresum.torch.Options) -> None:
         super().__init__(device, **groups)
@@ -100,7 +102,7 @@ class SummingRank(Rank):
         self._before: Any = None
 
     def load(self) -> None:
-        """The tensor holds this rank's values again."""
+        """Sets the tensor to this rank's values again."""
         self.tensor.copy_(self.own)
 
     def go(self, name: str, at_ns: int) -> None:
@@ -114,6 +116,6 @@ class SummingRank(Rank):
         return self.summed | {"wrong_elements": int((self.tensor != self.expected).sum())}
 
     def _counted(self, counter: str) -> int:
-        """How far a counter went up in the last sum."""
+        """The increase of a counter in the last sum."""
         network = self._network(self.summed["group"])
         return 0 if network is None else int(getattr(network, counter) - getattr(self._before, counter))

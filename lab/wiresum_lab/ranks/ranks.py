@@ -1,10 +1,10 @@
 """Ranks of a benchmark, one for each worker of a star, driven in step; and the switches and launchers that they need.
 
-A rank is a process that connects to a Unix socket, which network namespaces share and which takes nothing from the
-links. It says its number, and then carries out one line after the other: a command's name and its arguments, all of
-them words. Its answer to each is one line of JSON. When the socket is closed it ends. `rank.py` is the other end in
-Python, `benchmarks/against_gloo_and_mpi/mpi.c` in C. Ranks of several systems may live side by side, so that
-repetitions can be interleaved: those that are not being measured wait for a line and take no processor time.
+A rank is a process that connects to a Unix socket, which network namespaces share, and which does not use the links.
+The rank sends its number, and then carries out commands. A command is a line with a name and arguments, all of them
+words; the answer is a line of JSON. The rank ends when the socket is closed. `rank.py` is the other end in Python,
+`benchmarks/against_gloo_and_mpi/mpi.c` in C. Ranks of several systems may run side by side, so that repetitions can be
+interleaved: ranks that are not being measured wait for a line and take no processor time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from wiresum_lab.patience import PATIENCE_S, TimedOutError
 from wiresum_lab.processes import POLL_S, Program, ProgramError, cpu_seconds, wiresum
 
 GLOO = "gloo"
-"""Over TCP it crawls where packets are lost, as the dense benchmark shows. Other benchmarks leave it out there."""
+"""The name of Gloo's group. Gloo is very slow where packets are lost, as the dense benchmark shows, so other benchmarks
+leave it out there."""
 START_TIMEOUT_S = 2 * PATIENCE_S
 STOP_TIMEOUT_S = PATIENCE_S / 6
 COMMAND_TIMEOUT_S = 5 * PATIENCE_S
@@ -48,7 +49,7 @@ class RanksTimeoutError(RanksError, TimedOutError):
 
 @dataclass(frozen=True)
 class Site:
-    """Where ranks run."""
+    """The hosts of ranks, of the switch and of the launcher."""
 
     workers: Sequence[Host]
     switch: Host
@@ -61,14 +62,14 @@ class Site:
 
 
 class Ranks:
-    """As many ranks as a site has workers, and what runs beside them, from construction to `close`."""
+    """As many ranks as a site has workers, and their services, from construction to `close`."""
 
     def __init__(self, name: str, site: Site, logs: Path, start: Callable[[Any], object]) -> None:
-        """`start` is called with these ranks, to start the processes; then all ranks are awaited."""
+        """Calls `start` with these ranks, to start the processes; then waits for all ranks."""
         self.name, self.site, self.size = name, site, len(site.workers)
         self._logs = logs
         self.folder = Path(tempfile.mkdtemp(prefix="wiresum-ranks-"))
-        """For temporary files: `close` removes it."""
+        """A folder for temporary files, which `close` removes."""
         self._processes: list[Program] = []
         self._services: list[Program] = []
         self._channels: dict[int, _Channel] = {}
@@ -93,7 +94,7 @@ class Ranks:
             self.abandon()
 
     def start(self, name: str, command: Sequence[str], at: Host, variables: Mapping[str, str] | None = None) -> Program:
-        """Starts a rank, or a launcher of ranks, which ends by itself when the socket is closed."""
+        """Starts a rank, or a launcher of ranks, which must end by itself when the socket is closed."""
         return self._started(self._processes, name, command, at, variables)
 
     def start_service(self, name: str, at: Host, *arguments: str) -> Program:
@@ -101,7 +102,7 @@ class Ranks:
         return self._started(self._services, name, wiresum(*arguments), at)
 
     def start_switch(self, at: Host, *options: str, name: str = "switch", control: str = "") -> str:
-        """Returns where workers join."""
+        """Starts a switch, and returns the endpoint at which workers join."""
         control = control or at.control_endpoint
         self.start_service(name, at, "switch", "--bind", at.address, "--control", control, "--insecure", *options)
         return control
@@ -113,8 +114,8 @@ class Ranks:
         variables: Callable[[Host], Mapping[str, str]] = lambda _: {},
         port: int = STORE_PORT,
     ) -> None:
-        """Starts a rank at each worker, with what PyTorch looks for in its environment. Ranks meet over the management
-        network; `port` is their store's."""
+        """Starts a rank at each worker, with the environment that PyTorch expects. Ranks meet over the management
+        network; `port` is that of their store."""
         for rank, worker in enumerate(self.site.workers):
             common = {
                 "RANK": str(rank),
@@ -130,7 +131,8 @@ class Ranks:
             self.start(f"rank{rank}", command, worker, {**common, **variables(worker)})
 
     def command(self, *words: object, timeout_s: float = COMMAND_TIMEOUT_S) -> list[Any]:
-        """Sends a command to all ranks, and returns their answers, in order of rank."""
+        """Sends a command to all ranks, and returns their answers in order of ranks. Raises a `RanksError` without
+        them."""
         line = " ".join(map(str, words))
         with contextlib.suppress(BrokenPipeError):
             for channel in self._channels.values():
@@ -148,14 +150,14 @@ class Ranks:
         return [answers[rank] for rank in range(self.size)]
 
     def service_cpu_s(self) -> float | None:
-        """Processor time that the services have taken so far; None without any."""
+        """Processor time of the services so far, in seconds; None if there are none."""
         return sum(cpu_seconds(service.pid) for service in self._services) if self._services else None
 
     def process_ids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
     def close(self) -> None:
-        """The ranks leave by themselves; services are asked to, once they have."""
+        """Closes the sockets, so that ranks leave by themselves, and then stops the services."""
         for channel in self._channels.values():
             channel.socket.close()
         self._listener.close()
@@ -169,13 +171,13 @@ class Ranks:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def abandon(self) -> None:
-        """Ends everything at once: for a system that failed or hangs."""
+        """Kills all processes at once, for a system that failed or hangs."""
         for process in [*self._processes, *self._services]:
             process.kill()
         self.close()
 
     def _await_ranks(self) -> None:
-        """Returns when every rank has said its number."""
+        """Waits until every rank has sent its number."""
         give_up_at = time.monotonic() + START_TIMEOUT_S
         pending: list[_Channel] = []
         while len(self._channels) < self.size:
@@ -210,13 +212,13 @@ class Ranks:
             raise RanksTimeoutError(f"{self.name}: {doing}, and the time is up.\n{tail}")
 
     def _longest_log(self) -> Program:
-        """The program that probably says what went wrong."""
+        """The program whose log most probably has the cause of a failure: the longest log."""
         return max([*self._processes, *self._services], key=lambda program: program.log.stat().st_size)
 
 
 def start_on_star(name: str, star: Star, logs: Path, module: str, *arguments: str) -> Ranks:
-    """Ranks that can use both Wiresum, at a switch in the star's middle or at its aggregators, and Gloo. `module` is
-    run with the star's device and these arguments."""
+    """Ranks that can use both Wiresum, with a switch in the star's centre or at its aggregators, and Gloo. They run
+    `module` with the star's device and these arguments."""
     hosts = star.aggregators or [star.switch]
 
     def start(ranks: Ranks) -> None:
@@ -228,7 +230,7 @@ def start_on_star(name: str, star: Star, logs: Path, module: str, *arguments: st
 
 
 class _Channel:
-    """Lines over a socket."""
+    """A socket that carries lines."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -239,7 +241,7 @@ class _Channel:
         self.socket.sendall(line.encode() + b"\n")
 
     def read_line(self) -> str | None:
-        """A whole line, or None if there is none yet (or the other side is gone)."""
+        """A complete line; None if there is none yet, or the other side is gone."""
         self.socket.settimeout(0.0)
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             self._buffer += self.socket.recv(1 << 20)

@@ -1,6 +1,6 @@
-"""torchft's lighthouse and the workers that it keeps together, as processes that a test may kill.
+"""torchft's lighthouse and its workers, as processes that a test may kill.
 
-Each worker is a replica group of its own, of one process.
+Each worker is a replica group of one process.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LIGHTHOUSE = Path(sys.executable).with_name("torchft_lighthouse")
 
 
 class Step(NamedTuple):
-    """What a worker says after each."""
+    """A worker's report on a step."""
 
     at: float
-    """By the machine's monotonic clock, in seconds."""
+    """Time of the step, in seconds of the machine's monotonic clock."""
     number: int
     workers: int
-    """That took part."""
+    """How many workers took part."""
     verdict: str
-    """Committed or repeated."""
+    """Either "committed" or "repeated"."""
     result: str
 
 
 class Replicas:
-    """Workers that run `program`, which names them by `--name`, from `with` to its end."""
+    """A context manager for workers that run `program`, which takes their names as `--name`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Replicas:
         lighthouse: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`switch`: what WIRESUM_SWITCH says. `lighthouse`: its options beside those of every lighthouse."""
+        """`switch` is the value of WIRESUM_SWITCH; `lighthouse` has further options of the lighthouse."""
         self._program, self._folder = program, folder
         port = unused_port()
         command = [str(LIGHTHOUSE), "--bind", f"127.0.0.1:{port}", "--min_replicas", "2", *lighthouse]
@@ -61,7 +61,7 @@ class Replicas:
         stop_all([*self.programs.values(), self._lighthouse])
 
     def start(self, name: str) -> Program:
-        """A worker of this name, for the first time or again. Its log begins anew."""
+        """Starts a worker of this name, for the first time or again. Its log begins anew."""
         self._stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
         variables = self._variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._stores[-1].port)}
         command = [sys.executable, *self._program, "--name", name]
@@ -69,13 +69,13 @@ class Replicas:
         return self.programs[name]
 
     def steps(self, name: str) -> list[Step]:
-        """Those that this worker has said, in the form of plugins/torch/examples/torchft_ddp.py."""
+        """The steps that a worker has reported, in the form of plugins/torch/examples/torchft_ddp.py."""
         said = re.findall(r"^(\S+) step (\d+) of (\d+) workers (\w+): (.+)$", self.programs[name].said(), re.MULTILINE)
         return [
             Step(float(at), int(number), int(workers), verdict, result) for at, number, workers, verdict, result in said
         ]
 
     def first_committed(self, name: str, workers: int, after: float) -> Step | None:
-        """The first step after this moment that so many workers have committed."""
+        """The first step after a moment that so many workers have committed; None if there is none yet."""
         wanted = (step for step in self.steps(name) if step.at > after and step.verdict == "committed")
         return next((step for step in wanted if step.workers == workers), None)

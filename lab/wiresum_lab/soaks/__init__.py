@@ -1,1 +1,1 @@
-"""A cluster under faults and attacks, for as long as is asked for."""
+"""Runs of a cluster under faults and attacks, of any duration."""

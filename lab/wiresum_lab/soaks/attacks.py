@@ -1,6 +1,6 @@
-"""Attacks in cluster_soak.py, from a host that has a worker's certificate of a tenant of its own, and more addresses.
+"""Attacks in cluster_soak.py, from a host with a worker's certificate of a tenant of its own and several addresses.
 
-Each is a generator: it begins, yields how long it lasts, and ends. None must succeed.
+Each attack is a generator: it begins, yields how long it lasts, and ends. No attack may succeed.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from wiresum_lab.soaks.proxied_laboratory import LANES, SLOTS, ProxiedLaboratory
 
 TENANT = "hostile"
 ADDRESSES = [f"127.0.0.{last}" for last in range(70, 74)]
-"""Of the hostile host, besides HOSTILE."""
+"""Further addresses of the hostile host, besides HOSTILE."""
 CONNECT_S_MAX = 0.5
 CONNECTIONS = 1200
 HELD_S = (20.0, 30.0)
-"""Longer than a worker may wait for its place."""
+"""How long an attack holds connections: longer than a worker may wait for its place."""
 HELD_CONNECTIONS = 320
-"""Of one certificate, at all addresses: more than a controller of the soak has room for."""
+"""Connections by one certificate, from all addresses: more than a controller of the soak has room for."""
 CALLING_CONNECTIONS, CALLS_A_CONNECTION = 24, 100
-"""As many calls as gRPC's server allows on one."""
+"""Connections with many calls. gRPC's server allows so many calls on one connection."""
 GONE_S_MAX = 30.0 * FACTOR
-"""From a revocation until all calls and connections with that certificate have ended."""
+"""Longest time from a revocation until all calls and connections by the certificate have ended."""
 SILENT, STALLED, SCRAPING = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /metrics HTTP/1.0\r\nA: "
-"""What a connection sends first: nothing, or how a TLS handshake or a scrape begins."""
+"""The first bytes of a connection: nothing, or the beginning of a TLS handshake or of a scrape."""
 READERS = 100
 PACKETS = 5000
 FLOOD_PACKETS_BURST = 200
 WORKERS = 4
-"""That say what they like, each in a job of its own."""
+"""How many hostile workers there are, each in a job of its own."""
 RESTARTED_S = (20.0, 30.0)
-"""Long enough for a controller to serve again after both were killed."""
+"""Duration of an attack that kills both controllers: long enough for one to serve again."""
 RESUMED_JOBS, RESUMED_RANKS = 22, 31
 UNREAD = 300
 RECORDS = 60
-"""Of ended jobs, as long as they get, in one attack."""
+"""How many records of ended jobs, as long as possible, an attack makes."""
 NAMES = ("slow.example", "localhost", "a\0b", "0x7f000042", "127.66", "1" * 5000, "\u0661.0.0.1")
 EXTREMES_S_MAX = 15.0
 AUDITED = 3000
-"""Calls to each controller that are refused."""
+"""How many refused calls an attack makes to each controller."""
 _GAVE_UP = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
@@ -102,7 +102,7 @@ class Attacks:
     # Calls.
 
     def _at_once(self, works: Sequence[Callable[[], None]]) -> Iterator[float]:
-        """Each in a thread of its own, until all have ended."""
+        """Runs all works, each in a thread of its own, until all have ended."""
         threads = [threading.Thread(target=work, daemon=True) for work in works]
         for thread in threads:
             thread.start()
@@ -112,7 +112,7 @@ class Attacks:
             raise SoakError(self._taken[0])
 
     def _at_each(self, work: Callable[[grpc.Channel], None]) -> Iterator[float]:
-        """Of the controllers, at once."""
+        """Runs `work` with a channel to each controller, at once."""
 
         def through(way: TcpProxy) -> None:
             with self._channel(way) as channel:
@@ -123,8 +123,8 @@ class Attacks:
     def _attack(
         self, ask: Callable[[grpc.Channel], Iterator[Callable[[], object]]], *, may_be_answered: bool = False
     ) -> Iterator[float]:
-        """Makes calls to both controllers, none of which must succeed, nor fail by an exception there. It stops if a
-        controller does not answer."""
+        """Makes calls to both controllers, which must neither succeed (unless `may_be_answered`) nor fail by an
+        exception of the controller. Stops if a controller does not answer."""
 
         def attack(channel: grpc.Channel) -> None:
             for call in ask(channel):
@@ -158,15 +158,15 @@ class Attacks:
         return self._at_each(ask)
 
     def flood_with_jobs(self) -> Iterator[float]:
-        """Each holds a name, and waits for a worker that does not come."""
+        """Asks for many jobs. Each holds a name, and waits for a worker that does not come."""
         return self._ask_for_jobs("flood", 200, world_size=2)
 
     def take_all_slots(self) -> Iterator[float]:
-        """Each begins if there is room, and sums nothing."""
+        """Starts jobs until no slot is free. They sum nothing."""
         return self._ask_for_jobs("greedy", 40, slots=SLOTS)
 
     def go_on_with_many_positions(self) -> Iterator[float]:
-        """Each worker would go on with the largest lease, and all but one of its job do."""
+        """Asks to resume jobs with the largest lease, each with all workers but one."""
         resumed = join.Resumed(slots=LEASE_SLOTS_MAX, threads=1, lanes=LANES, positions=bytes(4 * LEASE_SLOTS_MAX))
         size = RESUMED_RANKS + 1
         return self._ask_for_jobs(
@@ -174,7 +174,7 @@ class Attacks:
         )
 
     def leave_answers_unread(self) -> Iterator[float]:
-        """About jobs that have ended, with records as long as they get."""
+        """Asks for the ended jobs, whose records are as long as possible, and does not read the answers."""
         lasts_s = self._chance.uniform(3, 10)
         first = self._chance.randrange(1 << 30)
 
@@ -206,7 +206,7 @@ class Attacks:
         yield from self._attack(noise)
 
     def give_names_as_addresses(self) -> Iterator[float]:
-        """Or what else is no address. Nobody must look them up."""
+        """Sends names, and other texts that are no addresses. No service may look them up."""
 
         def names(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
             ask = join_pb2_grpc.JoinServiceStub(channel).Join
@@ -218,7 +218,7 @@ class Attacks:
         self._laboratory.check_names()
 
     def say_extremes(self) -> Iterator[float]:
-        """In one to three fields of a message that is well formed otherwise."""
+        """Sends messages that are well formed but for extreme values in one to three fields."""
         chance, until = random.Random(self._chance.random()), time.monotonic() + EXTREMES_S_MAX
 
         def extremes(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
@@ -262,7 +262,7 @@ class Attacks:
         yield from self._attack(guess)
 
     def flood_the_audit_log(self) -> Iterator[float]:
-        """It must not take more of it than the tenant's share."""
+        """Makes many refused calls, whose records must not take more of the audit log than the tenant's share."""
         began = self._laboratory.controllers_started - len(self._ways)
         before = self._refusals_bytes()
         yield from self.guess_tokens(AUDITED // 2)
@@ -271,7 +271,7 @@ class Attacks:
             raise SoakError(f"the refusals of one tenant take {grown} bytes of the audit logs")
 
     def _refusals_bytes(self) -> int:
-        """Of this tenant, in all audit logs."""
+        """Bytes of this tenant's refusals in all audit logs."""
         found = 0
         for log in self._laboratory.folder.glob("*.audit*"):
             for line in log.read_bytes().splitlines():
@@ -282,14 +282,15 @@ class Attacks:
     # Workers of jobs of their own.
 
     def halt_all_the_time(self) -> Iterator[float]:
-        """Their jobs move as soon as they have moved."""
+        """Workers that always halt, so that their jobs move as soon as they have moved."""
         return self._be_workers(halts_by_itself)
 
     def say_hostile_positions(self) -> Iterator[float]:
         return self._be_workers(says_extremes)
 
     def say_hostile_positions_across_a_restart(self) -> Iterator[float]:
-        """The controller that serves next has only read of their jobs."""
+        """Workers that report hostile positions while both controllers are killed. The next controller knows their jobs
+        only from disk."""
         workers = self._be_workers(says_extremes, RESTARTED_S)
         yield next(workers)
         yield self._chance.uniform(2, 5)
@@ -320,7 +321,8 @@ class Attacks:
         yield from self._take_room(CALLING_CONNECTIONS, CALLS_A_CONNECTION)
 
     def _take_room(self, connections: int, calls_of_each: int) -> Iterator[float]:
-        """With one certificate, from several addresses. When it is revoked, nothing of that may be left."""
+        """Takes connections and calls by one certificate, from several addresses. When the certificate is revoked, all
+        of them must end."""
         self._greedy += 1
         name = f"greedy-{self._greedy}"
         with_credentials = self._issue(name)
@@ -331,7 +333,7 @@ class Attacks:
             for _ in range(connections // len(ADDRESSES)):
                 channel = self._channel(way, with_credentials)
                 stub, calls = health_pb2_grpc.HealthStub(channel), list[Any]()
-                cleanup.callback(calls.clear)  # until then, since a call that nobody has is cancelled
+                cleanup.callback(calls.clear)  # holds the calls until then: a call without a reference is cancelled
                 with contextlib.suppress(grpc.RpcError):
                     while len(calls) < calls_of_each and time.monotonic() < until:
                         call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=600)
@@ -350,7 +352,7 @@ class Attacks:
             streams = {stream for way in ways for stream in list(way.streams)}
             self._laboratory.pki.revoke(name)
             revoked_at = time.monotonic()
-            # Of the calls nothing is asked: one with a message that nobody reads looks open when it is not.
+            # The calls are not asked: a call with an unread message looks open after its end.
             while left := _left(streams, ways):
                 if time.monotonic() > max(revoked_at, self._laboratory.disturbed_at) + GONE_S_MAX:
                     raise SoakTimedOutError(f"{len(left)} connections of a revoked certificate are left")
@@ -369,7 +371,7 @@ class Attacks:
             yield 0.01
 
     def _send_packets(self, count: int) -> None:
-        """With keys that are guessed, to any port of any switch."""
+        """Sends packets with guessed keys to any port of any switch."""
         firsts = [switch.data for switch in self._laboratory.at.values()]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
             forger.bind((HOSTILE, 0))
@@ -386,7 +388,7 @@ class Attacks:
     # Connections.
 
     def flood_with_connections(self) -> Iterator[float]:
-        """Of one port; those that end are made again."""
+        """Holds many connections to one port. Connections that end are made again."""
         ports = [*self._laboratory.ports.values(), *(switch.p4runtime for switch in self._laboratory.at.values())]
         port, first = self._chance.choice(ports), self._chance.choice((SILENT, STALLED))
         yield from self._hold(port, first, CONNECTIONS)
@@ -399,7 +401,7 @@ class Attacks:
         until = time.monotonic() + self._chance.uniform(2, 12)
         while time.monotonic() < until:
             for _ in range(min(100, count - len(held))):
-                try:  # it takes no more, or is stopped: do not wait for it
+                try:  # do not wait for a service that takes no more, or is stopped
                     made = socket.create_connection((HOST, port), CONNECT_S_MAX, (HOSTILE, 0))
                     made.setblocking(False)
                     made.send(first)
@@ -433,7 +435,7 @@ def _request(**fields: object) -> join.JoinRequest:
 
 
 def _finish(call: Callable[..., object], message: object) -> None:
-    """Reads an answer that is a stream to its end."""
+    """Makes a call, and reads the answer to its end if it is a stream."""
     answer = call(message, timeout=1.0)
     if isinstance(answer, grpc.Call):
         for _ in answer:

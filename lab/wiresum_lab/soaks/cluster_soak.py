@@ -1,11 +1,11 @@
-"""Jobs train while faults and attacks come at random. No healthy job ends, no sum is wrong.
+"""Trains jobs under random faults and attacks. No healthy job may end, and no sum may be wrong.
 
-Two software switches, two controllers with one state, and jobs whose workers check every element of every sum
+There are two software switches, two controllers with one state, and jobs whose workers check every element of every sum
 (laboratory.py), all with certificates, which are renewed and revoked. Workers and controllers reach services through
-proxies (proxied_laboratory.py), which can be cut, silently or with a reset. Where this process is root, all of it is in
-a network namespace of its own, and its packets are lost as well; and the state is on a small disk of its own, which
-fills up. Attacks are in attacks.py, and what becomes of the state's files in disk_faults.py: jobs may end then, but not
-for long, and not without a cause. Everything comes at random, from a seed that is printed.
+proxies (proxied_laboratory.py), which can be cut, silently or with a reset. If this process is root, the cluster is in
+a network namespace of its own, in which packets are lost, too, and the state is on a small disk of its own, which fills
+up. Attacks are in attacks.py. Faults of the state's files are in disk_faults.py: they may end jobs, but with a cause
+that workers hear, and only for a limited time. All random choices follow from a seed that is printed.
 
     python -m wiresum_lab.soaks.cluster_soak --seconds 3600
     python -m wiresum_lab.soaks.cluster_soak --seconds 25 --seed 7 --json
@@ -55,31 +55,31 @@ from wiresum_lab.soaks.proxied_laboratory import (
 
 JOBS = 2
 WORKERS = 2
-"""Of each job."""
+"""Workers of each job."""
 WORKER_SLOTS = 64
 WAIT_S_MAX = 90.0 * FACTOR
 LOST_S_MAX = 60.0 * FACTOR
-"""From the death of a worker to its job's end at the others: more than any limit. A controller that was disturbed first
-waits for heartbeats, so the time counts from the last fault of a controller."""
+"""Longest time from the death of a worker to the end of its job at the other workers, more than any limit. A controller
+waits for heartbeats after a disturbance, so the time counts from the last fault of a controller."""
 VICTIM_STEP_S_MAX = 3600.0
-"""A step's time-out in a job that loses a worker. It must hear of that before, however long the controllers are
-disturbed."""
+"""Time-out of a step in a job that loses a worker. The job must hear of the loss before, at any disturbance of the
+controllers."""
 RECONNECT_S_MAX = 10.0 * FACTOR
-"""From the end of a disturbance until all workers have their connections again."""
+"""Longest time from the end of a disturbance until all workers have their connections again."""
 STILL_S_MAX = 8.0
 VISIT, VISIT_S_MAX = "visit", 3.0
-"""The kind of what a worker does who joins and leaves, and the longest pause between two of these."""
+"""The kind of a visit, in which a worker joins and leaves, and the longest pause between two visits."""
 JOIN_S_MAX = 15.0 * FACTOR
-"""From the first try, or the end of a disturbance, until a worker has its place."""
+"""Longest time from the first try, or from the end of a disturbance, until a worker has its place."""
 COMMAND_S_MAX = PATIENCE_S
-"""Of an operator."""
+"""Time-out of an operator's command."""
 LOOK_S = 5.0
-"""Between two looks at what switches drain, and at memory and files."""
+"""Interval between checks of drained switches, memory and files."""
 CALM_FILES_MAX = 300
-"""Open in a service when all attacks are over."""
+"""Most open files of a service when all attacks are over."""
 CALM_S = (60.0, 120.0)
-"""Between two faults of the state's files, at least and at most. For a while after one the jobs may end, and other
-reasons for their end would not be seen."""
+"""Shortest and longest time between two faults of the state's files. For a while after a fault jobs may end, which
+hides other causes of their end."""
 DISTURBING = ("controller", "p4runtime", "links", "files", "switch")
 CAUSES = (
     "does not know job",
@@ -90,7 +90,7 @@ CAUSES = (
     "is lost",
     "ended the job",
 )
-"""What workers hear of a job that a fault of the state has ended."""
+"""Texts of which workers hear one when a fault of the state has ended their job."""
 LOSS = """
 table inet soak {{
   chain lossy {{
@@ -102,24 +102,24 @@ table inet soak {{
 
 
 class Soak:
-    """Faults and attacks. Each is a generator: it begins, yields how long it lasts, and ends."""
+    """Faults and attacks. Each method is a generator: it begins, yields how long it lasts, and ends."""
 
     def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random, *, own: bool) -> None:
-        """`own`: network and disk are this program's own, so that it may disturb them."""
+        """`own` says that network and disk are this program's own, so that it may disturb them."""
         self.laboratory, self.chance = laboratory, chance
         self.disk = DiskFaults(laboratory, chance, own_disk=own)
         self.jobs_begun = 0
         self.jobs = [self._begin_job() for _ in range(JOBS)]
         self.steps = 0
-        """The sum of the steps of jobs that have ended."""
+        """The sum of the steps of ended jobs."""
         self.may_end: dict[str, float] = {}
-        """Jobs that a fault of the state may have ended, and since when."""
+        """Jobs that a fault of the state may have ended, with the time of the fault."""
         self.ended_by: Counter[str] = Counter()
-        """What their workers heard."""
+        """The causes of which the workers of ended jobs have heard."""
         self.victims = 0
         self.joins = 0
         self.join_s_max = 0.0
-        """The longest that one took, from the last disturbance."""
+        """The longest join, counted from the last disturbance."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.freeze_a_controller: "controller",
             self.kill_a_controller: "controller",
@@ -136,13 +136,13 @@ class Soak:
             self.end_a_job_while_the_controller_stands_still: "victim",
             self.restart_a_switch: "switch",
         }
-        """The kind of each. Of a kind there is one at a time."""
+        """The kind of each fault or attack. Only one of a kind runs at a time."""
         self.kinds |= Attacks(laboratory, chance).kinds | self.disk.kinds
         if own:
             self.kinds |= {self.spoil_the_links: "links", self.lose_packets_one_way: "links"}
 
     def keep_only(self, names: Sequence[str]) -> None:
-        """Of the faults and attacks; all if there are none."""
+        """Keeps only the faults and attacks with these names; no names keep all. SoakError for an unknown name."""
         known = {one.__name__ for one in self.kinds}
         if unknown := [name for name in names if name not in known]:
             raise SoakError(f"there is no {unknown[0]}, but {', '.join(sorted(known))}")
@@ -150,7 +150,7 @@ class Soak:
 
     @property
     def _upsets(self) -> int:
-        """How often something happened that may end jobs which have no part in it."""
+        """How many faults have happened that may end any job."""
         return self.disk.damages + self.laboratory.switches_restarted
 
     # Jobs.
@@ -163,7 +163,8 @@ class Soak:
         return self.laboratory.start_job(name, WORKERS, tls=tls, slots=WORKER_SLOTS, step_s_max=step_s_max)
 
     def _goes_on(self, job: Job) -> bool:
-        """Do all its workers? Raises if one has summed wrongly, or ended without a word."""
+        """Whether all workers of a job still run. Raises an error if a worker has a wrong sum, or has ended without an
+        error."""
         job.check_sums()
         for rank in job.ended():
             if not job.said(rank).get("error"):
@@ -171,7 +172,8 @@ class Soak:
         return not job.ended()
 
     def _check_jobs(self, damages: int) -> None:
-        """Raises `SoakError` if a job that must go on does not. `damages`: how many faults the state had before."""
+        """Raises `SoakError` if a job has ended that must go on. `damages` is the former count of faults of the
+        state."""
         now = time.monotonic()
         if self.disk.damages != damages:
             self.may_end.update({job.name: now for job in self.jobs})
@@ -189,7 +191,7 @@ class Soak:
                 raise SoakTimedOutError(f"a part of {job.name} has ended, and the others have not heard: {_said(job)}")
 
     def _begin_anew(self, job: Job) -> None:
-        """Begins a job in place of one that a fault of the state has ended."""
+        """Replaces a job that a fault of the state has ended."""
         for said in _said(job):
             if not any(cause in said["error"] for cause in CAUSES):
                 raise SoakError(f"{job.name} has ended without a cause: {said}")
@@ -214,7 +216,7 @@ class Soak:
         yield self.chance.uniform(0.5, 20)
 
     def cut_controllers_off(self) -> Iterator[float]:
-        """From everybody: workers and switches."""
+        """Cuts both controllers off from workers and switches."""
         switch_ways = (way for ways in self.laboratory.p4runtime_ways.values() for way in ways.values())
         yield from self._cut([*(way for ways in self.laboratory.ways.values() for way in ways), *switch_ways], 40)
 
@@ -239,7 +241,8 @@ class Soak:
         yield 0.5
 
     def freeze_a_worker(self) -> Iterator[float]:
-        """For long only while all is calm: a worker that neither reconnects nor sends a packet counts as dead."""
+        """Stops a worker for a while. The time is long only without a recent disturbance: a worker that neither
+        reconnects nor sends a packet counts as dead."""
         process = self.chance.choice(self.jobs).programs[self.chance.randrange(WORKERS)].process
         process.send_signal(signal.SIGSTOP)
         calm = time.monotonic() > self.laboratory.disturbed_at + RECONNECT_S_MAX
@@ -250,13 +253,14 @@ class Soak:
         return self.chance.choice(self.jobs).name, self.chance.randrange(WORKERS)
 
     def spoil_the_links(self) -> Iterator[float]:
-        """A fraction of all packets is lost, those of the control plane too."""
+        """Drops a fraction of all packets, including the control plane's."""
         _nft(LOSS.format(packets=_part(self.chance.choice((1, 5, 20)))))
         yield self.chance.uniform(1, 15)
         _nft("delete table inet soak")
 
     def lose_packets_one_way(self) -> Iterator[float]:
-        """Those from the switches, or those to them; or what a service sends by TCP, all of it."""
+        """Drops a fraction of the packets from the switches, or of the packets to them; or all TCP packets from a
+        service."""
         at = self.laboratory.at.values()
         switches = "{" + ", ".join(f"{switch.data}-{switch.data + THREADS_MAX - 1}" for switch in at) + "}"
         ports = [*self.laboratory.ports.values(), *(switch.p4runtime for switch in at)]
@@ -276,7 +280,8 @@ class Soak:
         self.laboratory.tend_draining()
 
     def drain_while_the_controller_stands_still(self) -> Iterator[float]:
-        """Who waits until nothing runs at a switch hears nothing for a while, and that is no answer."""
+        """Drains a switch while the controller is stopped. A command that waits until the switch is empty must not take
+        the silence for success."""
         damages, name = self.disk.damages, self.chance.choice(SWITCHES)
         self.laboratory.draining = {name}
         command = self._operate("jobs", "drain", name, "--wait", "--timeout", f"{COMMAND_S_MAX:.0f}")
@@ -293,7 +298,8 @@ class Soak:
         self.laboratory.tend_draining()
 
     def end_a_job_while_the_controller_stands_still(self) -> Iterator[float]:
-        """As an epilog of a batch system does. If the command says that it is done, the job has ended."""
+        """Ends a job, like an epilog of a batch system, while the controller is stopped. If the command succeeds, the
+        job has ended."""
 
         def end(job: Job) -> None:
             self._stand_still()
@@ -302,7 +308,7 @@ class Soak:
         yield from self._short_job("worker", end, "an operator ended it")
 
     def _stand_still(self) -> None:
-        """The controller that serves, for so short a time that nobody need take over, or a little longer."""
+        """Stops the serving controller for a time so short that no takeover is needed, or a little longer."""
         serving = next((one for one in self.laboratory.controllers.values() if "ready: control" in one.said()), None)
         if serving is None or serving.exit_code is not None:
             return
@@ -316,7 +322,7 @@ class Soak:
         return Program(wiresum(*words), self.laboratory.folder / "operator.log", settings, append=True)
 
     def _operate_until_done(self, *words: str) -> None:
-        """In a thread of its own."""
+        """Repeats a command until it succeeds, in a thread of its own."""
 
         def operate() -> None:
             while self._operate(*words).process.wait(COMMAND_S_MAX) != 0:
@@ -324,10 +330,10 @@ class Soak:
 
         threading.Thread(target=operate, daemon=True).start()
 
-    # What others do, who have no part in any of it.
+    # Workers that no fault concerns.
 
     def join_and_leave(self) -> Iterator[float]:
-        """A worker gets a place soon, if a controller can give it. All the time, whatever attacks are under way."""
+        """A visit: a worker gets its place soon, if a controller can give it one. Visits go on during all attacks."""
         self.joins += 1
         thread = threading.Thread(target=self._join_and_leave, args=(f"visit-{self.joins}",), daemon=True)
         thread.start()
@@ -355,7 +361,8 @@ class Soak:
             time.sleep(0.2)
 
     def restart_a_switch(self) -> Iterator[float]:
-        """Jobs at the other switch go on; those that it had move, or end if another fault comes between."""
+        """Restarts a switch. Jobs at the other switch go on. Jobs at this switch move, or end if another fault comes
+        before they have moved."""
         report = self.laboratory.report(ANSWER_S_MAX)
         if report is None:
             return
@@ -384,8 +391,9 @@ class Soak:
         yield from self._short_job(holder, lambda _: self.laboratory.pki.revoke(holder), "revoked")
 
     def _short_job(self, tls: str, strike: Callable[[Job], None], wanted: str) -> Iterator[float]:
-        """Rank 0 hears why its job ends, and the job's slots come back. If it was cut off when its job ended, and a
-        standby took over meanwhile, it hears that the job is not known: why it ended is not on disk."""
+        """Runs a job that `strike` ends. Rank 0 must hear `wanted` as the cause, and the job's slots must become free.
+        If the rank was cut off at the end of its job, and a standby took over meanwhile, it hears instead that the job
+        is not known: the cause is not on disk."""
         self.victims += 1
         upsets = self._upsets
         job = self._start_job(f"short-{self.victims}", VICTIM_STEP_S_MAX, tls)
@@ -418,7 +426,7 @@ class Soak:
     # All of it.
 
     def settle(self) -> None:
-        """Waits until each job that a fault of the state may have ended has gone on for long enough, or has been
+        """Waits until each job that a fault of the state may have ended has gone on for long enough, or was
         replaced."""
         while self.may_end:
             self.laboratory.tend_controllers()
@@ -426,7 +434,7 @@ class Soak:
             time.sleep(0.1)
 
     def run(self, seconds: float, say: Callable[[str], None]) -> Counter[str]:
-        """Returns how often each came. Raises `SoakError`."""
+        """Runs faults and attacks for so many seconds. Returns how often each came. Raises `SoakError`."""
         came: Counter[str] = Counter()
         under_way: dict[str, tuple[Iterator[float], float]] = {}
         began_at = time.monotonic()
@@ -553,7 +561,7 @@ def _in_namespace(arguments: list[str]) -> int:
 
 
 def _part(percent: int) -> str:
-    """Of packets, in a rule of nft."""
+    """A condition of nft that a fraction of packets fulfils."""
     return f"numgen random mod 100 < {percent}"
 
 

@@ -21,13 +21,13 @@ from wiresum_lab.soaks.proxied_laboratory import ANSWER_S_MAX, ProxiedLaboratory
 DISK_BYTES = 24 << 20
 COPIES_MAX = 4
 MENDED_S_MAX = 120.0 * FACTOR
-"""From a fault until a controller serves again."""
+"""Longest time from a fault until a controller serves again."""
 DATABASE = ("controller.sqlite3", "controller.sqlite3-wal", "controller.sqlite3-shm")
 FILES = (*DATABASE, "controller.keys", "controller.alive")
 
 
 class DiskError(RuntimeError):
-    """The controllers did not recover from a fault. The text says how."""
+    """The controllers did not recover from a fault; the text has the details."""
 
 
 class DiskTimedOutError(DiskError):
@@ -36,14 +36,14 @@ class DiskTimedOutError(DiskError):
 
 class DiskFaults:
     def __init__(self, laboratory: ProxiedLaboratory, chance: random.Random, *, own_disk: bool) -> None:
-        """`own_disk`: the state is on one that was mounted for it."""
+        """`own_disk` says that the state is on a disk that was mounted for it."""
         self._laboratory, self._chance = laboratory, chance
         self._copies: list[Path] = []
         self._full_since_start: int | None = None
-        """How many controllers had been started when the disk filled up; None: it is not full."""
+        """How many controllers had been started when the disk filled up; None if the disk is not full."""
         self._read_only = False
         self.damages = 0
-        """How often the state was changed behind the controllers' back."""
+        """How often the state was changed while no controller ran."""
         self.kinds: dict[Callable[[], Iterator[float]], str] = {
             self.damage_a_file: "files",
             self.lose_a_file: "files",
@@ -54,12 +54,12 @@ class DiskFaults:
 
     @property
     def disturbs(self) -> bool:
-        """Does a controller have to start that cannot, since the disk is full?"""
+        """Whether a controller must start, but cannot, since the disk is full."""
         return self._full_since_start is not None and self._laboratory.controllers_started > self._full_since_start
 
     @property
     def is_full(self) -> bool:
-        """If so, there is no room for faults of the files."""
+        """Whether the disk is full. A full disk has no room for faults of the files."""
         return self._full_since_start is not None
 
     # The disk.
@@ -77,7 +77,8 @@ class DiskFaults:
         self._full_since_start = None
 
     def make_the_disk_read_only(self) -> Iterator[float]:
-        """No controller runs meanwhile, since the kernel refuses while a file is open for writing."""
+        """Remounts the disk read-only. No controller runs at that moment, since the kernel refuses while a file is open
+        for writing."""
         if self.is_full:
             return
         self._read_only = True
@@ -111,7 +112,7 @@ class DiskFaults:
         yield from self._until_served()
 
     def put_an_old_copy_back(self) -> Iterator[float]:
-        """Of all files, or of one."""
+        """Replaces all files, or one file, by an older copy."""
         if self.is_full:
             return
         with self._nobody_serving():
@@ -129,7 +130,7 @@ class DiskFaults:
 
     @contextlib.contextmanager
     def _nobody_serving(self) -> Iterator[None]:
-        """Both controllers are killed, and a copy of what they left is kept."""
+        """Kills both controllers until the end of the block, and keeps a copy of their files."""
         self._laboratory.controllers_wanted = False
         for program in self._laboratory.controllers.values():
             program.kill()
@@ -143,7 +144,7 @@ class DiskFaults:
         self._laboratory.controllers_wanted = True
 
     def _until_served(self) -> Iterator[float]:
-        """Waits until a controller serves. If one says that a file must be moved away, that is done."""
+        """Waits until a controller serves. Removes the database if a controller's log asks the operator to move it."""
         give_up_at = time.monotonic() + MENDED_S_MAX
         logs = [self._laboratory.log_of(name) for name in self._laboratory.controllers]
         read = {log: log.stat().st_size for log in logs}
@@ -161,7 +162,7 @@ class DiskFaults:
 
 @contextlib.contextmanager
 def disk_of_its_own(folder: Path) -> Iterator[None]:
-    """Mounts a small disk in memory there; for a process that may mount."""
+    """Mounts a small disk in memory at `folder` until the end of the block. The process must be allowed to mount."""
     folder.mkdir(mode=0o700)
     _mount("-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(folder))
     try:

@@ -1,4 +1,4 @@
-"""A worker that says in its heartbeats what it likes, and messages with extremes in their fields: for attacks.py."""
+"""A worker with hostile heartbeats, and messages with extreme values in their fields, for attacks.py."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ BYTES = (b"", b"\0" * 63, b"\xff" * 64, bytes(4 * LEASE_SLOTS_MAX), b"\xff" * 50
 
 
 class HostileWorker:
-    """Of a job of its own, in which it is alone. It joins again when that has ended."""
+    """The only worker of a job of its own. It joins again when the job has ended."""
 
     def __init__(self, request: join.JoinRequest, says: Says, chance: random.Random) -> None:
         self._request, self._says, self.chance = request, says, chance
         self.grant: join.JoinReply | None = None
         self.move_number = 0
-        """Of the newest Halt or Move."""
+        """Number of the newest Halt or Move."""
         self.is_told_to_halt = False
         self.claim: int | None = None
-        """A move's number of its own making, for a controller that has only read of its job."""
+        """An invented number of a move, for a controller that knows the job only from disk; None: the true number."""
 
     def live(self, channels: Sequence[grpc.Channel], until: float) -> None:
-        """`channels`: to all controllers, which it asks in turn."""
+        """Joins and attends until a moment, at each controller in turn, over `channels`."""
         for channel in itertools.cycle(channels):
             if time.monotonic() > until:
                 return
@@ -69,7 +69,7 @@ class HostileWorker:
                 self.move_number, self.is_told_to_halt, self.claim = event.move.move_number, False, None
 
     def _heartbeats(self, grant: join.JoinReply, until: float) -> Iterator[join.Heartbeat]:
-        """Its token is that of its first grant: nobody asks for another."""
+        """The heartbeats, with the token of the first grant, which never changes."""
         while self.grant is not None and time.monotonic() < until:
             yield self._says(self, join.Heartbeat(member=member_of(grant), round_newest=1))
             time.sleep(self.chance.uniform(*HEARTBEAT_S))
@@ -79,7 +79,7 @@ Says = Callable[[HostileWorker, join.Heartbeat], join.Heartbeat]
 
 
 def _halted(worker: HostileWorker) -> join.Halted:
-    """As an honest worker says it."""
+    """The `Halted` of an honest worker."""
     assert worker.grant is not None, "it attends"
     positions = b"\0\0\0\1" * worker.grant.slots
     return join.Halted(move_number=worker.move_number, positions=positions, unasked=not worker.is_told_to_halt)
@@ -91,7 +91,8 @@ def halts_by_itself(worker: HostileWorker, heartbeat: join.Heartbeat) -> join.He
 
 
 def says_extremes(worker: HostileWorker, heartbeat: join.Heartbeat) -> join.Heartbeat:
-    """Mostly what an honest worker does, so that its job goes on for a while; or nearly that."""
+    """Mostly the heartbeat of an honest worker, so that the job goes on for a while; sometimes with wrong or extreme
+    fields."""
     heartbeat.halted.CopyFrom(_halted(worker))
     if worker.claim is not None:
         heartbeat.halted.move_number, heartbeat.halted.unasked = worker.claim, False
@@ -105,7 +106,7 @@ def says_extremes(worker: HostileWorker, heartbeat: join.Heartbeat) -> join.Hear
 
 
 def spoil(message: Any, chance: random.Random) -> None:
-    """Sets a field, at any depth, to an extreme."""
+    """Sets a random field of a message, at any depth, to an extreme value."""
     field = chance.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None:
         if not field.message_type.GetOptions().map_entry:

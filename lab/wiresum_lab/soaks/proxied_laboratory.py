@@ -1,5 +1,5 @@
-"""The laboratory of cluster_soak.py: whatever controllers, and workers, say to services goes through proxies, and
-controllers that end are started again."""
+"""The laboratory of cluster_soak.py: controllers and workers reach services through proxies, and controllers that end
+are started again."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ name = "hostile"
 slots = 128
 waiting_jobs = 64
 """
-"""Others may have what they want."""
+"""A limit for the hostile tenant; others have none."""
 LANES, SLOTS = 360, 1024
 ANSWER_S_MAX = 1.0 * FACTOR
-"""Of a controller to an operator: the soak looks after much else."""
+"""Time-out of an operator's call, short so that the soak can go on with other tasks."""
 RESIDENT_KIB_MAX = 256 << 10
 CONTROLLER_FILES = 1024
-"""That a controller may have. So it takes few hundred connections, and attackers make more than that."""
+"""Limit of a controller's open files, so low that attackers make more connections than it allows."""
 FILES_MAX = FILES_A_CONNECTION * FrontLimits().unproven_of_address + 1024
-"""What one address gets at a switch for connections without a call, and all else."""
+"""Most open files of a service: connections without a call that an address may have at a switch, and other files."""
 NAME_SERVER = "127.0.0.99"
-"""Where names are looked up in a network namespace of the soak's own: it hears, and never answers."""
+"""Address of the name server in the soak's network namespace. It receives queries, and never answers."""
 
 
 class SoakError(click.ClickException):
-    """Something happened that must not."""
+    """Something happened that must not happen."""
 
 
 class SoakTimedOutError(SoakError):
-    """Something that must happen did not come in time: a hang, or a machine that is busier than it was."""
+    """Something that must happen did not happen in time: a hang, or a machine that has become busier."""
 
     exit_code = 3
 
@@ -51,17 +51,17 @@ class ProxiedLaboratory(Laboratory):
     def __init__(self, folder: Path) -> None:
         self.proxies = Proxies()
         self.p4runtime_ways: dict[str, dict[str, TcpProxy]] = {name: {} for name in CONTROLLERS}
-        """Of each controller, to each switch."""
+        """Proxies from each controller to each switch, by their names."""
         self.ways: dict[tuple[str, int], list[TcpProxy]] = {}
-        """Of each job's ranks, to each controller."""
+        """Proxies to each controller, by the job and rank that use them."""
         self.state = folder / "state"
         self.controllers_wanted = True
         self.controllers_started = 0
         self.switches_restarted = 0
         self.draining: set[str] = set()
-        """Switches that are to take no new jobs now."""
+        """Switches that must not take new jobs now."""
         self.disturbed_at = 0.0
-        """When a fault last kept controllers from their work."""
+        """Time at which a fault last kept controllers from their work."""
         self._names: socket.socket | None = None
         super().__init__(folder, lanes=LANES, slots=SLOTS, tables=TENANTS, files_max=CONTROLLER_FILES)
 
@@ -81,7 +81,8 @@ class ProxiedLaboratory(Laboratory):
         return super().launch_controller(name)
 
     def tend_controllers(self, *, may_fail: bool = False) -> None:
-        """Starts each controller that has ended, killed or after a takeover. `may_fail`: or for another reason."""
+        """Restarts controllers that have been killed or have ended after a takeover. SoakError if a controller has
+        ended for another reason, unless `may_fail`."""
         for name, program in self.controllers.items():
             if self.controllers_wanted and program.exit_code is not None:
                 if not may_fail and not program.was_stopped and program.exit_code != EXIT_DEMOTED:
@@ -89,7 +90,7 @@ class ProxiedLaboratory(Laboratory):
                 self.launch_controller(name)
 
     def serve_names(self) -> None:
-        """At NAME_SERVER, to say nothing."""
+        """Receives queries at NAME_SERVER, without an answer."""
         self._names = self._cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         self._names.bind((NAME_SERVER, 53))
         self._names.setblocking(False)
@@ -101,7 +102,8 @@ class ProxiedLaboratory(Laboratory):
                 raise SoakError(f"a name was looked up: {self._names.recv(512)!r}")
 
     def tend_draining(self) -> None:
-        """Switches drain if they are to, whatever an old copy of the state says. Nothing if no controller serves."""
+        """Drains the switches in `draining`, and resumes the others, since an old copy of the state may say otherwise.
+        Does nothing if no controller serves."""
         report = self.report(ANSWER_S_MAX)
         for switch in report.switches if report is not None else ():
             wanted = switch.name in self.draining
@@ -110,18 +112,18 @@ class ProxiedLaboratory(Laboratory):
                     self.drain(switch.name, resume=not wanted, patience_s=ANSWER_S_MAX)
 
     def takeovers(self) -> int:
-        """How often a standby has become the controller."""
+        """How often a standby has taken over."""
         return sum(self.log_of(name).read_text(errors="replace").count("takes over") for name in CONTROLLERS)
 
     def forget(self, job: Job) -> None:
-        """A job that has ended."""
+        """Forgets a job that has ended."""
         for rank, program in enumerate(job.programs):
             program.kill()
             del self.ways[job.name, rank]
         self.jobs.remove(job)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Of each service that runs: KiB of memory, at most since it began, and open files."""
+        """Peak memory, in KiB, and number of open files of each running service."""
         found = {}
         services: Mapping[str, Program] = self.controllers | self.switches
         for name, program in services.items():
@@ -132,7 +134,7 @@ class ProxiedLaboratory(Laboratory):
         return found
 
     def check_sizes(self) -> None:
-        """Raises a `SoakError` if a service has grown beyond its bounds."""
+        """Raises a `SoakError` if a service exceeds its limits of memory and files."""
         for name, (kib, files) in self.sizes().items():
             if kib > RESIDENT_KIB_MAX or files > FILES_MAX:
                 raise SoakError(f"{name} has {kib} KiB of memory and {files} open files; see {self.folder}")

@@ -1,4 +1,4 @@
-"""How a test ended: passed, failed, timed out (what it waited for did not come), or skipped for a reason."""
+"""The outcomes of tests: passed, failed, timed out (an awaited event did not come), or skipped for a reason."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from wiresum_lab.patience import TimedOutError
 
 TIMED_OUT = "timed out"
 WAITS = (TimedOutError, subprocess.TimeoutExpired, TimeoutError, concurrent.futures.TimeoutError)
-"""What a wait raises that runs out; asyncio's and the socket's are `TimeoutError`, but asyncio's before Python 3.11."""
+"""The errors of waits that run out. asyncio's is a `TimeoutError` since Python 3.11, a socket's always."""
 OF_THE_WHOLE_TEST = re.compile(r"Timeout \(>[\d.]+s\) from pytest-timeout")
 CAUSES_MAX = 20
 
 
 def waited_for(error: BaseException, place: str = "") -> str | None:
-    """What did not come in time, if that is why a test ended: the error's first line. None: something was wrong.
-    `place`: where the test was, for a limit that does not know it."""
+    """The first line of a time-out's text, if a time-out has ended a test; None if the test has failed otherwise.
+    `place` is the line of the test, for pytest-timeout, whose text does not have it."""
     for each in _causes(error):
         text = (str(each).splitlines() or [""])[0]
         if OF_THE_WHOLE_TEST.match(text):
             return f"{text.removesuffix('.')}, at {place}" if place else text
-        if isinstance(each, WAITS) or type(each).__name__ == "FutureTimeoutError":  # gRPC's, which need not be imported
+        if isinstance(each, WAITS) or type(each).__name__ == "FutureTimeoutError":  # gRPC's error, without an import
             return text or type(each).__name__
     return None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from. What it was raised beside counts only if a wait of ours ran out there: a
-    test may expect a time-out of the product, and find something wrong with it."""
+    """An error and its causes. A context that is not the cause counts only if it is a time-out of a test's wait: a test
+    may catch a time-out of the product, and then fail on another error."""
     yield error
     each: BaseException | None = error
     for _ in range(CAUSES_MAX):
@@ -45,7 +45,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def last_line(stats: Mapping[str, Sequence[Any]]) -> str:
-    """What a person or a program reads first: how many tests ended how, by pytest's categories."""
+    """The last line of a run: how many tests passed, failed, timed out, and were skipped."""
 
     def count(*categories: str) -> int:
         return sum(len(stats.get(category, ())) for category in categories)

@@ -1,4 +1,4 @@
-"""The hooks of pytest. The controlling process reports; each worker of pytest-xdist collects and runs tests."""
+"""Hooks of pytest. The controlling process reports; each worker of pytest-xdist collects and runs tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
-    """Around the hooks by which conftests mark tests, and by which marks select them."""
+    """Wraps the hooks by which conftests mark tests, and by which marks select them."""
     unproved = proofs.unproved(config.rootpath)
     for item in items:
         if item.get_closest_marker("nightly") and proofs.proves(item.nodeid, unproved):
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def sort(items: list[pytest.Item], table: times.Table) -> None:
-    """The files that take longest first. Within a file, and between files that take the same, the order stays."""
+    """Sorts tests by the seconds of their files, the longest first. Tests of a file stay together, in their order."""
     tiers = defaultdict(set)
     for item in items:
         tiers[file_of(item.nodeid)].add(tier_of(item.keywords))
@@ -53,7 +53,7 @@ def sort(items: list[pytest.Item], table: times.Table) -> None:
 
 
 def scale_limit(item: pytest.Item, factor: float) -> None:
-    """Makes pytest-timeout's limit of a test longer, which its mark or the settings say."""
+    """Multiplies pytest-timeout's limit of a test, from its mark or the settings, by a factor."""
     if factor == 1:
         return
     mark = item.get_closest_marker("timeout")
@@ -74,13 +74,13 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and call.excinfo is not None:
-        # A worker sends all that a report has to the controlling process.
+        # A worker sends all attributes of a report to the controlling process.
         report.__dict__["waited_for"] = waited_for(call.excinfo.value, place_of(item, call.excinfo))
     return report
 
 
 def place_of(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> str:
-    """The innermost line of the test's own file that an error passed, and its text."""
+    """The innermost line of the test's own file in a traceback, with its text; empty if there is none."""
     for entry in reversed(error.traceback):
         if entry.path == item.path:
             return f"{item.path.name}:{entry.lineno + 1}: {str(entry.statement).strip()}"
@@ -88,7 +88,7 @@ def place_of(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> s
 
 
 class Reporter:
-    """In the controlling process: time-outs apart, the last line, and the times."""
+    """The reports of the controlling process: time-outs apart from failures, the last line, and the times."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -112,7 +112,7 @@ class Reporter:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
-        """After pytest's own closing line."""
+        """Writes the times, and the last line, after pytest's own closing line."""
         yield
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         # After failures, too: the house test of the table fails until the table is written.
@@ -131,5 +131,5 @@ def file_of(test: str) -> str:
 
 
 def tier_of(marks: Container[str]) -> str:
-    """The tier of a test, by all that it is marked with."""
+    """The tier of a test, by its marks."""
     return next((tier for tier in ("nightly", "slow") if tier in marks), "quick")

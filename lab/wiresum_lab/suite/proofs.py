@@ -1,8 +1,7 @@
-"""What holds a change that only the nightly tier tests: a nightly test that proves a part of the checkout runs in
-`make test-all`, too, when that part is another one than the last good nightly run had.
+"""Makes `make test-all` run nightly tests of parts that have changed: a nightly test that proves a part of the checkout
+runs there, too, if the part differs from the last good nightly run's.
 
-`lab/tests/proved.toml` has the digest of each part as that run saw it; `make test-nightly` writes it, and whoever ran
-it commits it.
+`lab/tests/proved.toml` has the digest of each part in that run; `make test-nightly` writes the file, for a commit.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ else:
     import tomli as tomllib
 
 PROVED = Path("lab/tests/proved.toml")
-"""Below the checkout."""
+"""The file of digests, relative to the checkout."""
 HEADING = "# The digests of what the last good `make test-nightly` has tested, which writes them.\n"
 
 
 class Part(NamedTuple):
     sources: tuple[str, ...]
-    """Folders and files."""
+    """Folders and files of the part."""
     tests: tuple[str, ...]
-    """What proves them: folders and files of tests, and the beginnings of pytest's names of tests."""
+    """Tests that prove the part: folders, files, and beginnings of pytest's names of tests."""
 
 
 TYPED = "lab/tests/pages/test_typed.py::test_every_command_does_what_the_page_says"
@@ -42,7 +41,7 @@ PAGES = {
     "runbook": ("controller/deploy",),
     "torch": (),
 }
-"""Pages that are typed each night, and what else their commands run."""
+"""Pages whose commands are typed each night, and other sources that the commands use."""
 
 
 PARTS = {
@@ -62,7 +61,7 @@ PARTS = {
 
 
 def digest(root: Path, sources: Iterable[str]) -> str:
-    """Of the names and contents of all files, without what Python writes beside its modules."""
+    """A digest of the names and contents of all files, without `__pycache__`."""
     found = hashlib.sha256()
     for source in sources:
         for path in sorted([root / source, *(root / source).rglob("*")]):
@@ -77,14 +76,14 @@ def digests(root: Path) -> dict[str, str]:
 
 
 def unproved(root: Path) -> set[str]:
-    """The parts that are others than what the last good nightly run had."""
+    """The parts that differ from the last good nightly run's."""
     path = root / PROVED
     proved = tomllib.loads(path.read_text()) if path.is_file() else {}
     return {name for name, found in digests(root).items() if proved.get(name) != found}
 
 
 def proves(test: str, parts: Iterable[str]) -> bool:
-    """Whether a test, by pytest's name of it, proves one of these parts."""
+    """Whether a test, given by pytest's name, proves one of these parts."""
     named = (each for part in parts for each in PARTS[part].tests)
     return any(test.startswith(tuple(each + end for end in ("/", "::", ",", "]"))) for each in named)
 

@@ -1,7 +1,7 @@
 """The committed table of the test files and their seconds: `lab/tests/times.toml`.
 
-A run starts the longest files first. The sum of the quick tier has a budget, and because the sum comes from the table
-and not from the run, no load can break it: `lab/tests/house/test_times.py`. `pytest --write-times` measures it anew.
+A run starts the longest files first. The sum of the quick tier has a budget (`lab/tests/house/test_times.py`). The sum
+comes from the table, not from the run, so that load cannot exceed the budget. `pytest --write-times` measures anew.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ else:
     import tomli as tomllib
 
 TABLE = Path("lab/tests/times.toml")
-"""Below the checkout."""
+"""The file of the table, relative to the checkout."""
 TIERS = ("quick", "slow", "nightly")
 DEFAULT_S = 5.0
-"""For a file that is not in the table."""
+"""Seconds of a file that is not in the table."""
 GROWTH_MAX = 1.2
-"""How much of its budget the quick tier may take."""
+"""Largest sum of the quick tier, relative to its budget."""
 
 HEADING = """\
 # The seconds that the tests of each file take on a quiet machine with two cores, by tier; the longest first.
@@ -33,7 +33,7 @@ HEADING = """\
 class Table(NamedTuple):
     budget_s: float
     seconds: Mapping[str, Mapping[str, float]]
-    """By tier and file."""
+    """Seconds by tier and file."""
 
     def of(self, file: str, tiers: Iterable[str]) -> float:
         return sum(self.seconds[tier].get(file, 0.0) for tier in tiers) or DEFAULT_S
@@ -42,7 +42,7 @@ class Table(NamedTuple):
         return {file for tier in TIERS for file in self.seconds[tier]}
 
     def quick_s(self, files: Iterable[str] = ()) -> float:
-        """The sum of the quick tier. Those of the files that are in no tier count with the default."""
+        """The sum of the quick tier. Files that are in no tier count with the default."""
         return sum(self.seconds["quick"].values()) + DEFAULT_S * len(set(files) - self.files())
 
     def kept(self, files: Iterable[str] = ()) -> bool:
@@ -55,7 +55,7 @@ def parse(text: str) -> Table:
 
 
 def load(root: Path) -> Table:
-    """Empty where there is none."""
+    """The table of a checkout; empty if there is none."""
     path = root / TABLE
     return parse(path.read_text() if path.is_file() else "budget_s = 0")
 
@@ -69,8 +69,8 @@ def text_of(table: Table) -> str:
 
 
 def write(root: Path, measured: Mapping[str, Mapping[str, float]]) -> None:
-    """Replaces what was measured, and drops what is no longer there: a file, and the tests of a tier in a file that
-    was measured."""
+    """Writes measured seconds into the table. Drops files that no longer exist, and tiers that a measured file no
+    longer has."""
     before = load(root)
     again = {file for files in measured.values() for file in files}
     seconds = {}

@@ -1,1 +1,1 @@
-"""Training on handwritten digits over both backends: `make demo`."""
+"""The demo that trains on handwritten digits over both backends: `make demo`."""

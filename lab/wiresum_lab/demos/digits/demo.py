@@ -1,7 +1,7 @@
 """Trains on handwritten digits with gradients summed by a software switch, then over Gloo, and compares.
 
-Starts `wiresum switch` on this machine, four workers over init_process_group("wiresum"), which then train with the
-same seed over Gloo. Shows progress, draws a picture, and writes what came out as JSON.
+Starts `wiresum switch` on this machine, and four workers over init_process_group("wiresum"), which then train with the
+same seed over Gloo. Shows progress, draws a chart, and writes the results as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WIDTH = 32
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:
-    """Raises `ProgramError`."""
+    """Trains over both backends. Raises `ProgramError`."""
     from wiresum_lab.demos.digits import picture
 
     with SwitchProcess(options.output) as switch:
@@ -68,7 +68,7 @@ def show(result: dict[str, object], output: Path, console: Console) -> None:
 
 def main() -> int:
     options = parse_arguments()
-    # `kill` is to clean up like Ctrl-C.
+    # A `kill` cleans up like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_demo(options, run, show)
 

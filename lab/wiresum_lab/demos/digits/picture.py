@@ -1,4 +1,4 @@
-"""Draws what the two runs did: loss, accuracy and goodput, wiresum beside Gloo."""
+"""Draws loss, accuracy and goodput of the two runs, wiresum beside Gloo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # no display is needed, and none is looked for
+mpl.use("Agg")  # a backend that needs no display
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def label(axes: Axes, title: str, unit: str) -> None:
 
 
 def moving_median(values: list[float], width: int) -> list[float]:
-    """As many values as given; the window is narrower at both ends."""
+    """The moving median, with as many values as given: the window is narrower at both ends."""
     half = width // 2
     windows = (sorted(values[max(0, at - half) : at + half + 1]) for at in range(len(values)))
     return [window[len(window) // 2] for window in windows]

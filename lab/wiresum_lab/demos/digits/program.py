@@ -19,7 +19,8 @@ Result = dict[str, object]
 
 
 def parser_of(description: str | None, target: str, *, epochs: int, writes: str) -> argparse.ArgumentParser:
-    """The options of all demos. `target`: of make; its results, `writes`, go to the folder of that name in build."""
+    """A parser with the options of all demos. `target` is the demo's name for make, and the folder below build/ for its
+    results, which `writes` names."""
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -39,7 +40,8 @@ def run_demo(
     run: Callable[[argparse.Namespace], Result],
     show: Callable[[Result, Path, Console], None],
 ) -> int:
-    """`run` prints to `options.console`; its result goes to run.json in the folder `options.output`."""
+    """Runs a demo and returns the exit status. `run` prints to `options.console`; its result goes to run.json in the
+    folder `options.output`, and to `show`."""
     options.output.mkdir(parents=True, exist_ok=True)
     options.console = console = Console(soft_wrap=True)
     try:

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live line on a terminal, a line for each tenth of the run elsewhere."""
+"""Shows the progress of a run: a live line on a terminal, a line for each tenth of the run elsewhere."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def summary(run: Run) -> str:
         f"step {run.steps:4}/{run.steps_planned}  loss {run.losses[-1]:.4f}  accuracy {run.accuracy:6.2%}  "
         f"goodput {run.goodputs_mbit[-1]:5.0f} Mbit/s"
     )
-    # What Gloo loses, the kernel's TCP repairs without telling.
+    # Gloo cannot count retransmissions, which the kernel's TCP makes for it.
     return text if run.backend == "gloo" else f"{text}  retransmissions {run.retransmissions}"

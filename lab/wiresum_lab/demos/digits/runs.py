@@ -1,4 +1,4 @@
-"""What the workers of one training run have written down, read while they write."""
+"""Reads the records of a training run's workers while the workers write them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 @dataclass
 class Run:
-    """One training run. Curves are those of rank 0; counts are sums over all workers."""
+    """The records of one training run. Curves are of rank 0; counts are sums over all workers."""
 
     name: str
     backend: str = "wiresum"
-    """For init_process_group."""
+    """The backend's name for init_process_group."""
     steps_planned: int = 0
-    losses: list[float] = field(default_factory=list)  # one for each step
-    goodputs_mbit: list[float] = field(default_factory=list)  # one for each step
+    losses: list[float] = field(default_factory=list)  # by step
+    goodputs_mbit: list[float] = field(default_factory=list)  # by step
     accuracies: dict[int, float] = field(default_factory=dict)  # by the number of steps taken
     retransmissions_by_rank: dict[int, int] = field(default_factory=dict)
-    digests: dict[int, str] = field(default_factory=dict)  # of each worker that has ended
+    digests: dict[int, str] = field(default_factory=dict)  # by rank, of workers that have ended
     seconds: float = 0.0
     bytes: int = 0
 
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def goodput_mbit(self) -> float:
-        """The median, so that the first steps and a busy moment do not decide."""
+        """The median over steps, so that slow first steps and busy moments do not count."""
         return statistics.median(self.goodputs_mbit) if self.goodputs_mbit else 0.0
 
     def parameters_identical(self, world_size: int) -> bool:
@@ -64,7 +64,7 @@ class Run:
 
 
 class RunReader:
-    """Follows the workers' files into a Run."""
+    """Reads new lines of the workers' files into a Run."""
 
     def __init__(self, run: Run, folder: Path, world_size: int) -> None:
         self._run = run
@@ -72,7 +72,7 @@ class RunReader:
         self._offsets = [0] * world_size
 
     def read(self) -> None:
-        """Takes whole lines only: a worker may be in the middle of one."""
+        """Reads complete lines only: a worker may be writing the last one."""
         for rank, path in enumerate(self._paths):
             if not path.exists():
                 continue

@@ -1,10 +1,10 @@
 """One worker of the demo: trains a small convolutional network on handwritten digits with DistributedDataParallel.
 
-Started as one process for each worker, as torchrun would. Nothing here is about wiresum but the name given to
-`init_process_group`: the same processes train over Gloo, and the demo compares the two.
+The demo starts a process for each worker, as torchrun would. Only the name given to `init_process_group` is specific to
+wiresum: the same processes train over Gloo, and the demo compares the two.
 
-Each worker writes a line of JSON for each step to its own file, and a last one with a digest of its parameters: whether
-all workers ended with the same bits is judged from these files, not by a collective of the backend under test.
+Each worker writes a line of JSON for each step to its own file, and a last line with a digest of its parameters. The
+demo compares these digests, so that no collective of the backend under test decides whether all bits are the same.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 
 
 class DigitNet(nn.Module):
-    """Two convolutions and two dense layers for 8 x 8 images. 32 channels wide, it has 151,306 parameters: 605 kB of
+    """Two convolutions and two dense layers for 8 x 8 images. A network of width 32 has 151,306 parameters: 605 kB of
     gradients a step."""
 
     def __init__(self, width: int) -> None:
@@ -51,8 +51,9 @@ class DigitNet(nn.Module):
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels, (1797, 64) of 0 to 16, and labels, (1797,), of scikit-learn's handwritten digits, from its file: each
-    worker would spend more than a second on the import of `sklearn.datasets.load_digits`."""
+    """Pixels, (1797, 64) of 0 to 16, and labels, (1797,), of scikit-learn's handwritten digits. The function reads
+    scikit-learn's file, since the import of `sklearn.datasets.load_digits` would take each worker more than a
+    second."""
     scikit_learn = importlib.util.find_spec("sklearn")
     assert scikit_learn is not None and scikit_learn.origin is not None, "wiresum[demo] has it"
     table = np.loadtxt(Path(scikit_learn.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
@@ -75,7 +76,8 @@ class Digits:
         return len(self._train[0]) // (batch * self._world_size)
 
     def epoch(self, epoch: int, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This worker's part of each step, in an order that all workers draw alike. A rest is left out."""
+        """This worker's images and labels for each step of an epoch. All workers draw the same order; images that do
+        not fill a step are left out."""
         images, targets = self._train
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self._seed + 1 + epoch))
         for step in range(self.steps(batch)):
@@ -88,7 +90,7 @@ class Digits:
 
 
 class GradientClock:
-    """A DDP communication hook that all-reduces as DDP does and measures how long gradients were on their way."""
+    """A DDP communication hook that all-reduces as DDP does, and measures the goodput of gradients."""
 
     def __init__(self) -> None:
         self.bytes = 0  # in all steps
@@ -112,7 +114,8 @@ class GradientClock:
         return allreduce_hook(group, bucket).then(arrived)
 
     def take_goodput_mbit(self) -> float:
-        """The step's gradients over the time from its first bucket's start to its last one's arrival; starts over."""
+        """Returns the bits of the step's gradients, divided by the time from the start of its first bucket to the
+        arrival of its last one. Starts a new measurement."""
         assert self._started_at is not None, "a backward pass was taken"
         goodput_mbit = self._bytes_of_step * 8 / 1e6 / (self._ended_at - self._started_at)
         self.bytes += self._bytes_of_step
@@ -121,7 +124,7 @@ class GradientClock:
 
 
 def retransmissions(backend: str) -> int:
-    """What this worker has sent again so far. The kernel repairs losses for Gloo, which cannot tell."""
+    """This worker's retransmissions so far; 0 for Gloo, since the kernel makes them."""
     if backend != "wiresum":
         return 0
     import wiresum.torch
@@ -131,7 +134,8 @@ def retransmissions(backend: str) -> int:
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
-    """The fraction of test images that the workers together classify right: an exact int32 sum over the network."""
+    """The fraction of test images that the workers together classify correctly, by an exact int32 sum over the
+    network."""
     images, targets = digits.test_part()
     with torch.no_grad():
         correct = (model(images).argmax(1) == targets).sum()
@@ -141,7 +145,7 @@ def accuracy(model: nn.Module, digits: Digits) -> float:
 
 
 def digest(model: nn.Module) -> str:
-    """Equal for two workers exactly if every bit of their parameters is."""
+    """A digest of the parameters: two workers have the same digest if every bit of their parameters is the same."""
     sha = hashlib.sha256()
     for parameter in model.parameters():
         sha.update(parameter.detach().contiguous().numpy().tobytes())
@@ -155,7 +159,7 @@ def mean_over_workers(loss: torch.Tensor) -> float:
 
 
 def record(log: TextIO, event: str, **values: Any) -> None:
-    """One line, written through at once: the demo reads the file while it grows."""
+    """Writes and flushes one line: the demo reads the file while it grows."""
     log.write(json.dumps({"event": event, **values}) + "\n")
     log.flush()
 

@@ -1,7 +1,8 @@
 """The training that the demos and Mininet's network run: handwritten digits, on workers that are started one by one.
 
-The caller says how a worker is started (on this machine, in a namespace, at a host of Mininet); what the workers
-write is read while they do. `over_software_switch` is what other switches are compared with: everything on loopback.
+The caller passes functions that start a worker (on this machine, in a namespace, at a host of Mininet). Workers'
+records are read while they run. `over_software_switch`, with everything on loopback, is the reference for other
+switches.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ STORE_PORT = 29_500
 RUN_S_MAX = 15 * PATIENCE_S
 
 Start = Callable[[Sequence[str], Path, Mapping[str, str]], Program]
-"""Starts a command, with its output in a file and more variables in its environment."""
+"""A function of command, log file and variables: starts the command with its output in the file and with these
+variables added to its environment."""
 
 
 def train(
     runs: Sequence[Run], starts: Sequence[Start], variables: Mapping[str, str], options: argparse.Namespace
 ) -> None:
-    """One worker for each of `starts`, which trains once for each of the runs. Raises `ProgramError`."""
+    """Starts a worker by each of `starts`; each worker trains once for each of the runs. Raises `ProgramError`."""
     command = [sys.executable, "-m", "wiresum_lab.demos.digits.train", "--output", str(options.output)]
     command += ["--epochs", str(options.epochs), "--seed", str(options.seed), "--width", str(options.width)]
     for run in runs:
@@ -64,7 +66,7 @@ def train(
 
 
 def follow(run: Run, workers: Sequence[Program], options: argparse.Namespace) -> None:
-    """Shows one run to its end."""
+    """Shows the progress of one run to its end."""
     reader = RunReader(run, options.output / run.name, len(workers))
     with RunProgress(options.console, run) as progress:
 
@@ -84,7 +86,8 @@ def check(run: Run, workers: Sequence[Program]) -> None:
 
 
 def over_software_switch(options: argparse.Namespace, name: str = "software") -> Run:
-    """Raises `ProgramError`. The switch's packets have as many words as the switch program's."""
+    """Trains over a software switch, whose packets have as many words as the switch program's. Raises
+    `ProgramError`."""
     run = Run(name)
     with SwitchProcess(options.output, "--lanes", str(compiled.load("v1model").lanes)) as switch:
         on_loopback([run], switch, options)
