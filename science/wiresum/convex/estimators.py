@@ -1,4 +1,4 @@
-"""Estimators of a worker's gradient: from all rows, from a few, or from a few with variance reduction.
+"""Estimators of a worker's gradient: from all rows, from a few rows, or from a few rows with variance reduction.
 
 Estimators are immutable. A worker keeps their `state`, which `settle` updates after the aggregate.
 """
@@ -30,13 +30,13 @@ class Estimator(ABC):
         """An unbiased estimate of f_i's gradient at x."""
 
     def settle(self, problem: Problem, worker: int, x: Vector, state: State, turn: Turn) -> State:
-        """The state after the step from x; the same `turn` as `gradient`'s."""
+        """The state after the step from x; `turn` is the one that `gradient` got."""
         return state
 
 
 @dataclass(frozen=True)
 class Plain(Estimator):
-    """The gradient of `batch` rows, drawn without repetition; None: of all rows."""
+    """The gradient of `batch` rows, drawn without repetition; None means all rows."""
 
     batch: int | None = None
 
@@ -51,8 +51,8 @@ class LSVRG(Estimator):
     Loopless SVRG, as in VR-DIANA's variant 1 (arXiv 1904.05115, algorithm 3). The default probability is batch/m.
 
     sampling="importance" draws row j with a probability proportional to the smoothness L_ij of its loss, with
-    repetition, and divides its difference by m times that probability. Then L in the theory is the mean over a worker's
-    rows in place of the largest (theory.py).
+    repetition, and divides the row's difference by m times its probability. Then L in the theory is the mean over a
+    worker's rows in place of the largest (theory.py).
     """
 
     batch: int = 1
@@ -94,8 +94,8 @@ class LSVRG(Estimator):
 
 @dataclass(frozen=True)
 class SVRG(LSVRG):
-    """The same with two nested loops: w becomes x after every `length` steps (SVRG-DIANA, arXiv 1904.05115, algorithm
-    4, with the last x of the inner loop)."""
+    """SVRG with two nested loops: w becomes x after every `length` steps (SVRG-DIANA, arXiv 1904.05115, algorithm 4,
+    with the last x of the inner loop)."""
 
     length: int = field(kw_only=True)
 

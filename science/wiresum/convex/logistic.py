@@ -20,8 +20,8 @@ Matrix = npt.NDArray[np.float64]
 class LogisticRegression(Problem):
     """f_i(x) = mean of log(1 + exp(-b a.x)) over worker i's rows (a, b), plus (l2/2)|x|^2; labels b are -1 or 1.
 
-    features: (rows, d); labels: (rows,). Rows are distributed to workers in order, as evenly as possible: sort them by
-    label first for workers that differ.
+    features: (rows, d); labels: (rows,). Rows are distributed to workers in order, as evenly as possible: sort rows by
+    label first if workers should differ.
     """
 
     def __init__(self, features: Matrix, labels: Vector, *, workers: int, l2: float) -> None:
@@ -45,30 +45,30 @@ class LogisticRegression(Problem):
         return result
 
     def value(self, x: Vector) -> float:
-        """f(x)."""
+        """The value of f at x."""
         losses = [np.logaddexp(0, -(signed @ x)).mean() for signed in self._signed]
         return float(np.mean(losses) + self.l2 / 2 * (x @ x))
 
     @property
     def strong_convexity(self) -> float:
-        """mu of every f_i."""
+        """The strong convexity mu of every f_i."""
         return self.l2
 
     @property
     def smoothness(self) -> float:
-        """L of f."""
+        """The smoothness L of f."""
         weighted = [signed / np.sqrt(len(signed) * self.workers) for signed in self._signed]
         return _largest_eigenvalue(np.vstack(weighted)) / 4 + self.l2
 
     @property
     def worker_smoothness(self) -> float:
-        """The largest L of any f_i."""
+        """The largest smoothness L of any f_i."""
         parts = [signed / np.sqrt(len(signed)) for signed in self._signed]
         return max(_largest_eigenvalue(part) for part in parts) / 4 + self.l2
 
     @property
     def row_smoothness(self) -> float:
-        """The largest L of any row's loss."""
+        """The largest smoothness L of any row's loss."""
         return max(float(self.rows_smoothness(worker).max()) for worker in range(self.workers))
 
     @property
@@ -81,7 +81,8 @@ class LogisticRegression(Problem):
         return smoothness
 
     def solution(self) -> Vector:
-        """x*, by Newton's method with a line search, to rounding errors."""
+        """The minimum x*, by Newton's method with a line search, up to rounding errors. RuntimeError without
+        convergence."""
         x = np.zeros(self.dimension)
         for _ in range(NEWTON_STEPS_MAX):
             gradient = np.mean([self.gradient(worker, x) for worker in range(self.workers)], axis=0)
@@ -114,5 +115,5 @@ def _sigmoid(z: Vector) -> Vector:
 
 
 def _largest_eigenvalue(rows: Matrix) -> float:
-    """Of rows^T rows."""
+    """The largest eigenvalue of rows^T rows."""
     return float(np.linalg.norm(rows, 2)) ** 2

@@ -1,4 +1,4 @@
-"""Distributed proximal gradient descent with compressed gradients: DIANA's algorithm 1 and others.
+"""Distributed proximal gradient descent with compressed gradients: DIANA's algorithm 1 and other methods.
 
     g_hat = the engine's estimate of the mean of g_i        (compressor, memory: wiresum.compress)
     v     = beta v + g_hat
@@ -36,12 +36,12 @@ ROWS_TENSOR = "rows"
 
 @dataclass(frozen=True)
 class Progress:
-    """The argument of an observer, before each step and after the last."""
+    """The argument of an observer, which is called before each step and after the last."""
 
     step: int
     x: Vector
     sent_bytes: float
-    """By each worker."""
+    """Bytes that each worker has sent so far."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Minimum:
     steps: int
     sent_bytes: float
     dense_bytes: float
-    """The bytes of the same gradients as float32."""
+    """Bytes of the same gradients in float32."""
 
 
 def distributed_minimize(
@@ -67,13 +67,13 @@ def distributed_minimize(
     seed: int = 0,
     observe: Callable[[Progress], bool | None] | None = None,
 ) -> Minimum:
-    """At most `steps` steps from `start` (zeros); an observer that returns True ends it earlier.
+    """Makes at most `steps` steps from `start` (zeros unless given); an observer that returns True ends the descent.
 
     The step size is a number, or a function of the step, from 0 (`decreasing_steps`).
 
-    Without an aggregator all workers are simulated in this process. With that of a process group, this process is one
-    worker, and all compare their arguments: ValueError at all of them if one differs. A step size that is a function is
-    compared at step 0. ValueError if the numbers of workers differ, or if a step size is not positive.
+    Without an aggregator all workers are simulated in this process. With the aggregator of a process group, this
+    process is one worker, and all compare their arguments: ValueError at all of them if one differs. A step size that
+    is a function is compared at step 0. ValueError if the numbers of workers differ, or if a step size is not positive.
     """
     aggregator = aggregator or InProcess(problem.workers)
     if aggregator.workers != problem.workers:
@@ -122,7 +122,7 @@ def distributed_minimize(
 
 
 def _turn(seed: int, step: int, worker: int, workers: int) -> Turn:
-    """For the estimator's random numbers: another tensor's name than the compressor's."""
+    """The turn for the estimator's random numbers, with another tensor's name than the compressor's."""
     return Turn(seed, step, worker, workers, ROWS_TENSOR, (), np.dtype(np.float64))
 
 

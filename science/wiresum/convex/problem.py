@@ -8,7 +8,8 @@ from wiresum.compress.arrays import Indices, Vector
 
 
 class Problem(ABC):
-    """`gradient` is only called for workers of this process, which needs no data of the others."""
+    """A problem that is distributed over workers. `gradient` is called only for workers of this process, which needs no
+    data of other workers."""
 
     dimension: int
     workers: int
@@ -19,8 +20,8 @@ class Problem(ABC):
 
     @abstractmethod
     def gradient(self, worker: int, x: Vector, rows: Indices | None = None) -> Vector:
-        """The gradient at x of the mean loss over the given rows of a worker; over all of them without `rows`."""
+        """The gradient at x of the mean loss over the given rows of a worker; None means all rows."""
 
     def rows_smoothness(self, worker: int) -> Vector:
-        """The smoothness L_ij of each row's loss; only for importance sampling."""
+        """The smoothness L_ij of each row's loss. Only importance sampling needs this method."""
         raise NotImplementedError(f"{type(self).__name__} has no rows_smoothness(), which importance sampling needs")

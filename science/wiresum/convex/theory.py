@@ -1,8 +1,8 @@
 """Step sizes and rates of the papers' theorems, from the problem's and the compressor's constants.
 
 L is the smoothness of every f_i (of every row's loss with variance reduction), mu the strong convexity, n the number of
-workers, omega the compressor's: the mean over workers of E|C(v_i) - v_i|^2 is at most omega times that of |v_i|^2. The
-proofs use only this sum of the workers' variances, so they hold for a scale that workers share.
+workers, omega the compressor's constant: the mean over workers of E|C(v_i) - v_i|^2 is at most omega times the mean of
+|v_i|^2. The proofs use only this sum of the workers' variances, so they hold for a scale that workers share.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ class Rule:
     alpha: float
     """The rate of the shift."""
     rate: float
-    """E V_k <= (1 - rate)^k V_0."""
+    """The linear rate: E V_k <= (1 - rate)^k V_0."""
     shift_weight: float
-    """V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2"""
+    """The weight in V_k = |x_k - x*|^2 + shift_weight * mean over workers of |h_i - grad f_i(x*)|^2."""
     row_weight: float = 0.0
-    """+ row_weight * mean over rows of |grad f_ij(w) - grad f_ij(x*)|^2, with variance reduction."""
+    """With variance reduction, V_k has the term row_weight * mean over rows of |grad f_ij(w) - grad f_ij(x*)|^2,
+    too."""
 
     def bound(self, step: int, distance_square: float, shift_square: float, row_square: float = 0.0) -> float:
-        """The bound of E|x_k - x*|^2, from the three terms of V_0."""
+        """The bound on E|x_k - x*|^2, from the three terms of V_0."""
         start = distance_square + self.shift_weight * shift_square + self.row_weight * row_square
         return float((1 - self.rate) ** step * start)
 
 
 @dataclass(frozen=True)
 class MeanRule:
-    """For f that is not strongly convex: a bound on a mean over steps, not on the last iterate."""
+    """Step size and bound for an f that is not strongly convex: the bound is on a mean over steps, not on the last
+    iterate."""
 
     step_size: float
     alpha: float
@@ -41,15 +43,15 @@ class MeanRule:
     shift_weight: float
 
     def bound(self, steps: int, start: float, shift_square: float) -> float:
-        """The bound of the expected mean over steps 0 to `steps` - 1; each rule defines `start` and `shift_square`."""
+        """The bound on the expected mean over steps 0 to `steps` - 1; each rule defines `start` and `shift_square`."""
         return self.factor * (start + self.shift_weight * shift_square) / (self.step_size * steps)
 
 
 def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int) -> Rule:
     """DIANA with full gradients: arXiv 1901.09269, theorem 1 and corollary 1, with 1/alpha_p = 1 + omega.
 
-    The corollary has half of alpha_p. The default of `wiresum.compress` is alpha_p itself, the largest that a later
-    analysis allows (arXiv 1905.11261; `diana_convex_rule` and `isega_rule` have it too).
+    The corollary has half of alpha_p. The default of `wiresum.compress` is alpha_p itself, the largest alpha that a
+    later analysis allows (arXiv 1905.11261; `diana_convex_rule` and `isega_rule` use it, too).
     """
     alpha = 1 / (2 * (1 + omega))
     c = 4 * omega * (1 + omega) / workers
@@ -60,10 +62,10 @@ def diana_rule(*, smoothness: float, strong_convexity: float, omega: float, work
 def decreasing_steps(
     *, smoothness: float, strong_convexity: float, omega: float, workers: int
 ) -> Callable[[int], float]:
-    """2/(mu k + theta) for step k, with theta from DIANA's own step size (arXiv 1901.09269, theorem 3).
+    """The step size 2/(mu k + theta) of step k, with theta from DIANA's own step size (arXiv 1901.09269, theorem 3).
 
     With minibatches a constant step size stalls at an error proportional to it; with these steps the error falls as
-    1/k. alpha is that of `diana_rule`.
+    1/k. The rate alpha of the shift is that of `diana_rule`.
     """
     rule = diana_rule(smoothness=smoothness, strong_convexity=strong_convexity, omega=omega, workers=workers)
     theta = 2 / rule.step_size
@@ -73,8 +75,8 @@ def decreasing_steps(
 def diana_convex_rule(*, smoothness: float, omega: float, workers: int) -> MeanRule:
     """DIANA with full gradients on a convex f: bounds the mean of f(x_k) - f(x*).
 
-    `start` is |x_0 - x*|^2, `shift_square` the mean over workers of |h_i - grad f_i(x*)|^2. The proof is that of
-    `isega_rule`, with alpha = 1/(1 + omega) and mu = 0: half of its step size leaves
+    `start` is |x_0 - x*|^2, `shift_square` the mean over workers of |h_i - grad f_i(x*)|^2. The proof is the one of
+    `isega_rule`, with alpha = 1/(1 + omega) and mu = 0: half of the step size there leaves
     E V_(k+1) <= V_k - gamma (f(x_k) - f(x*)).
     """
     alpha = 1 / (1 + omega)
@@ -86,8 +88,8 @@ def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> Me
     """DIANA with full gradients on an f that need not be convex: bounds the mean of |grad f(x_k)|^2.
 
     `start` is f(x_0) less the least value of f, or more; `shift_square` the mean over workers of
-    |grad f_i(x_0) - h_i|^2. Our own proof, in short: with D the mean over workers of |grad f_i(x_k) - h_i|^2 and
-    G = |grad f(x_k)|^2,
+    |grad f_i(x_0) - h_i|^2. The proof is Wiresum's own. In short: with D the mean over workers of
+    |grad f_i(x_k) - h_i|^2 and G = |grad f(x_k)|^2,
         E f(x_(k+1)) <= f(x_k) - gamma G + (L gamma^2/2)(G + (omega/n) D),
         E D' <= (1 - alpha/2) D + (3/alpha) L^2 gamma^2 (G + (omega/n) D),      alpha = 1/(1 + omega);
     the second by |a + b|^2 <= (1 + alpha/2)|a|^2 + (3/alpha)|b|^2, with a the distance to the shift after its step, and
@@ -102,7 +104,7 @@ def diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int) -> Me
 
 
 def diana_nonconvex_noise(*, smoothness: float, omega: float, workers: int, step_size: float, variance: float) -> float:
-    """With minibatches: added to the bound of `diana_nonconvex_rule`, with E|g_i - grad f_i(x)|^2 <= variance.
+    """The term that minibatches add to the bound of `diana_nonconvex_rule`, if E|g_i - grad f_i(x)|^2 <= variance.
 
     In the proof there, E|g|^2 grows by (1 + omega) variance/n, in both places, and the shift's step adds
     (1 + alpha/2) alpha variance to D'. Together V grows by at most L gamma^2 (1 + 4 omega) variance/n in a step.
@@ -126,14 +128,15 @@ def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, work
 
 
 def vr_diana_step_size(*, smoothness: float, omega: float, workers: int) -> float:
-    """VR-DIANA with one row a step and alpha = 1/(1 + omega) (arXiv 1904.05115)."""
+    """The step size of VR-DIANA with one row a step and alpha = 1/(1 + omega) (arXiv 1904.05115)."""
     return 1 / (smoothness * (1 + 36 * (omega + 1) / workers))
 
 
 def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, workers: int, refresh: float) -> Rule:
     """VR-DIANA with L-SVRG, one row a step, its point w renewed with probability `refresh`; alpha = 1/(1 + omega).
 
-    With D as in `isega_rule`, s the mean of |h_i - grad f_i(x*)|^2 and r that of |grad f_ij(w) - grad f_ij(x*)|^2:
+    Let D be as in `isega_rule`, s the mean of |h_i - grad f_i(x*)|^2, and r the mean of |grad f_ij(w) - grad
+    f_ij(x*)|^2:
         E|g_hat - grad f(x*)|^2 <= 2L(1 + (2 + 4 omega)/n) D + (2(1 + omega)/n) r + (2 omega/n) s,
         E s' <= (1 - alpha) s + 6 alpha L D + 2 alpha r,      E r' <= (1 - refresh) r + 2 refresh L D.
     Take V = |x - x*|^2 + gamma^2 (M s + N r) with M = 4 omega/(n alpha) and N = (4 + 20 omega)/(n refresh). Then M s
@@ -156,7 +159,8 @@ def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, w
 
 
 def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:
-    """EF21: arXiv 2106.05203, theorem 1; `worker_smoothness` is the root of the mean of the squared L_i, or more."""
+    """The step size of EF21 (arXiv 2106.05203, theorem 1). `worker_smoothness` is the root mean square of the L_i, or
+    more."""
     theta = 1 - math.sqrt(1 - contraction)
     beta = (1 - contraction) / theta
     return 1 / (smoothness + worker_smoothness * math.sqrt(beta / theta))

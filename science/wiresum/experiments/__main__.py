@@ -1,4 +1,4 @@
-"""Runs the papers' experiments: tables, pictures, claims. Exits with an error if a claim does not hold."""
+"""Runs the papers' experiments: tables, charts, claims. Exits with an error if a claim does not hold."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The compressors' theory is for SGD: errors are small relative to the whole gradient. AdamW takes as large a step for
 small values as for large ones, and so amplifies the errors in small values. Each compressor trains the network of
 experiment 5 by layer under SGD and under AdamW, with the same rates and images; the final training loss is compared
-with that of fp32. docs/compress.md has this table, and a claim compares the two.
+with the loss of fp32. docs/compress.md has this table, and a claim compares it with the results.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ METHODS: dict[str, wc.Compressor] = {
         'GTopK(0.1, memory="momentum-correction")',
     )
 }
-"""By expression."""
+"""The methods, by the expressions that make them."""
 SGD, ADAMW = OPTIMIZERS = ("SGD", "AdamW")
 RATES = {SGD: 0.4, ADAMW: 4e-3}
 SIGNS_RATE = 0.006
-"""SignMajority's rate under SGD, since its norm does not depend on the gradient's."""
+"""Learning rate of SignMajority under SGD, since the norm of its result does not depend on the gradient's."""
 EVERY_STEPS = 4
 AT_MOST = {
     "IntDIANA(bits=16)": 1.01,
@@ -74,12 +74,12 @@ AT_MOST = {
     "Natural()": 1.1,
     'IntDIANA(bits=8, scale="estimate")': 1.3,
 }
-"""The largest factor to fp32's loss, up or down, under either optimizer."""
+"""The largest factor between a method's loss and fp32's, up or down, under either optimizer."""
 TRAINS = 0.9
-"""A method that ends above this fraction of the loss at the start does not train."""
+"""Threshold of training: the last loss of a method that trains is at most this fraction of the initial loss."""
 GUIDE = Path(__file__).parents[3] / "docs" / "compress.md"
 GUIDE_FACTOR = 1.2
-"""Tolerance of the guide's figures, since processors differ in the last bits."""
+"""Tolerance (a factor) for the guide's figures, since processors differ in the last bits."""
 
 
 def run(*, workers: int = 4, epochs: int = 3, names: Sequence[str] = tuple(METHODS)) -> Report:
@@ -127,7 +127,7 @@ def _claims(curves: dict[tuple[str, str], Curve], relative: dict[tuple[str, str]
 
 
 def guide_table() -> dict[str, dict[str, float]]:
-    """The table of docs/compress.md: by method and optimizer, the loss over fp32's."""
+    """The table of docs/compress.md: the loss divided by fp32's, by method and optimizer."""
     rows = re.findall(r"^\| `(.+)` \| ([\d.]+) \| ([\d.]+) \|$", GUIDE.read_text(), re.MULTILINE)
     return {name: dict(zip(OPTIMIZERS, map(float, values), strict=True)) for name, *values in rows}
 
@@ -137,7 +137,7 @@ SHOWN = (FP32, "IntDIANA(bits=16)", "IntDIANA(bits=8)", 'IntDIANA(bits=8, scale=
 
 
 def trained(name: str, kind: str, workers: int, epochs: int) -> Curve:
-    """The loss over all training images."""
+    """Trains, and returns the curve of the loss over all training images."""
     digits, curve = Digits.load(1), Curve(name)
     curve.add(0, digits.training_loss(network(1)))
 

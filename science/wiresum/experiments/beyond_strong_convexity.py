@@ -1,9 +1,9 @@
-"""Experiment 12: DIANA on a function that is convex but hardly strongly convex, and on one that is not convex.
+"""Experiment 12: DIANA on a function that is convex but hardly strongly convex, and on a function that is not convex.
 
-Source: the algorithm of arXiv 1901.09269 with full gradients. The bounds are on means over steps: of f(x_k) - f(x*), or
-of |grad f(x_k)|^2 (the proofs are at `diana_convex_rule` and `diana_nonconvex_rule`). The function that is not convex
-has a penalty x^2/(1 + x^2) of every coordinate. Curves are compared with the same algorithm in plain NumPy
-(numpy_reference.py).
+Source: the algorithm of arXiv 1901.09269 with full gradients. The bounds are on means over steps: on the mean of
+f(x_k) - f(x*), or of |grad f(x_k)|^2 (the proofs are at `diana_convex_rule` and `diana_nonconvex_rule`). The function
+that is not convex has a penalty x^2/(1 + x^2) of every coordinate. Curves are compared with the same algorithm in plain
+NumPy (numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 from wiresum.experiments.numpy_reference import Array
 
 CONDITION = 1000.0
-"""Of the convex problem: so large that bounds with mu promise less than a factor of ten in these steps."""
+"""Condition number of the convex problem, so large that bounds with mu promise less than a factor of ten in these
+steps."""
 PENALTY = 0.01
 NORM: Norm = "inf"
 
 
 class Penalised(LogisticRegression):
-    """+ PENALTY times the sum of x_j^2/(1 + x_j^2): not convex where |x_j| > 1/sqrt 3."""
+    """Logistic regression plus PENALTY times the sum of x_j^2/(1 + x_j^2), which is not convex where |x_j| > 1/sqrt
+    3."""
 
     def gradient(self, worker: int, x: Vector, rows: Indices | None = None) -> Vector:
         gradient: Vector = super().gradient(worker, x, rows) + 2 * PENALTY * x / (1 + x**2) ** 2
@@ -60,7 +62,7 @@ class Case:
     task: Task
     rule: MeanRule
     step_size: float
-    """The rule's, by an independent formula."""
+    """The rule's step size, by an independent formula."""
     ours: Callable[[Vector], float]
     theirs: Callable[[numpy_reference.Problem, Array], Array]
     start: float
@@ -103,7 +105,7 @@ def run(*, workers: int = 10, steps: int = 1500, seeds: int = 3) -> Report:
 
 
 def _omega(task: Task) -> float:
-    """As in experiment 1, for the largest value of all workers."""
+    """The constant omega of the compressor, as in experiment 1, for a scale from the largest value of all workers."""
     return (math.sqrt(task.problem.dimension * task.problem.workers) - 1) / 2
 
 
@@ -146,7 +148,7 @@ def not_convex(workers: int) -> Case:
 
 
 def _runs(case: Case, steps: int, seeds: int) -> tuple[Runs, list[Vector]]:
-    """The measured curves; and x before each step of all runs."""
+    """The measured curves, and x before each step of all runs."""
     method = replace(DIANA(norm=NORM), memory=Shift(case.rule.alpha))
     curves: list[Curve] = []
     iterates: list[Vector] = []

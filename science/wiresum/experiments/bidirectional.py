@@ -1,14 +1,14 @@
-"""Experiment 17: compressed in both directions, by layer and over the entire model.
+"""Experiment 17: compression in both directions, by layer and over the entire model.
 
 Source: 'On the discrepancy between the theoretical analysis and practical implementations of compressed communication'
 (arXiv 1911.08250), whose theorem bounds the mean of |grad f|^2 with constants of the layers in place of the model's.
-Workers send Q_W of their gradients, and the mean is compressed once more by Q_M. By layers j, with unbiased Q:
+Workers send Q_W of their gradients, and the mean is compressed once more by Q_M. With layers j and unbiased Q,
 
     E|g|^2 <= sum over j of (1 + w_M)(|grad_j f|^2 + w_W/n mean_i |grad_j f_i|^2),       w of the layer's size
 
 so with gamma = 1/(L max(1 + w_M)) the mean over K steps of |grad f|^2 is at most 2 (f(x_0) - inf f)/(gamma K) +
-L gamma N, with N the second part of the sum; we take the largest of the run. The entire model is one layer. Constants
-of layers are smaller, and so is the bound. The function is the one of experiment 12 that is not convex.
+L gamma N, with N the second part of the sum, at its largest in the run. The entire model is one layer. Constants of
+layers are smaller, and so is the bound. The function is the one of experiment 12 that is not convex.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 
 LEVELS = 3
 LAYERS = {"by layer": (11, 10, 10), "entire model": (31,)}
-"""The sizes of the parts that are compressed on their own."""
+"""Sizes of the parts that are compressed on their own."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Of one layer."""
+    """The constants w_W (`up`) and w_M (`down`) of one layer."""
 
     up: float
     down: float
@@ -52,7 +52,7 @@ class Run:
     """The mean of |grad f|^2 over the steps so far."""
     bound: Curve
     noise: float
-    """The largest N."""
+    """The largest N in the run."""
     step_size: float
 
 
@@ -120,7 +120,7 @@ def _run(name: str, problem: Penalised, method: Compressor, sizes: tuple[int, ..
 
 
 def _noise(gradients: list[list[Vector]], constants: list[Constants]) -> float:
-    """N at one point."""
+    """The noise N at one point."""
     squares = np.mean([[np.sum(layer**2) for layer in mine] for mine in gradients], axis=0)
     factors = [(1 + one.down) * one.up / len(gradients) for one in constants]
     return float(np.dot(factors, squares))

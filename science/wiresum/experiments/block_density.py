@@ -1,12 +1,13 @@
-"""Experiment 19: how many blocks of a gradient are zero, how far workers' blocks overlap, and which size is best.
+"""Experiment 19: zero blocks of gradients, the overlap of workers' blocks, and the best size of a block.
 
 Source: OmniReduce (SIGCOMM'21), its tables of gradient density and of overlap, and its figure of speed-up over the size
-of blocks. A worker sends blocks that are not zero and receives the union of all workers' (sparse.md). With b values of
+of blocks. A worker sends its nonzero blocks and receives the union of all workers' blocks (sparse.md). With b values of
 4 bytes and an offset in each block, a link carries U(b) (4 b + OFFSET_BYTES) bytes for a union of U(b) blocks: small
-blocks carry offsets, large ones zeros. A ring carries 2 (N - 1)/N of the tensor; the speed-up is the ratio of the two.
+blocks carry many offsets, large blocks many zeros. A ring carries 2 (N - 1)/N of the tensor; the speed-up is the ratio
+of the bytes.
 
-Gradients are real ones, of networks on the digits: one with an embedding of 1088 tokens (a pixel's place and value),
-whose gradient has a row for each token of the batch, and the dense ones of experiments 5 and 7.
+The gradients are of networks on the digits: a network with an embedding of 1088 tokens (a pixel's place and value),
+whose gradient has a row for each token of the batch, and the dense networks of experiments 5 and 7.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from wiresum.experiments.numpy_reference import Array, block_norms
 OFFSET_BYTES = 4
 BLOCKS = (1, 4, 16, 64, 256, 1024)
 SHOWN_BLOCK = 16
-"""Of the tables; an embedding's row has as many values."""
+"""Block size of the tables, as many values as in a row of the embedding."""
 PIXELS, GREYS = 64, 17
 EMBEDDING = "embedding of tokens"
 
 
 class Tokens(nn.Module):
-    """Image to tokens: pixel p of grey value v is token 17 p + v."""
+    """Converts an image to tokens: pixel p of grey value v is token 17 p + v."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return (images * (GREYS - 1)).round().long() + GREYS * torch.arange(PIXELS)
@@ -106,20 +107,20 @@ def run(*, workers: int = 4, draws: int = 20, batch: int = 4) -> Report:
 
 
 def _gradients(model: nn.Module, workers: int, draws: int, batch: int) -> Array:
-    """(draws, workers, values)."""
+    """Gradients, as an array (draws, workers, values)."""
     digits = Digits.load(1)
     drawn = [gradients_of_workers(digits, model, seed=seed, workers=workers, batch=batch) for seed in range(draws)]
     return np.array([[np.concatenate(mine) for mine in by_worker] for by_worker in drawn])
 
 
 def _densities(gradients: Array, block: int) -> tuple[float, float]:
-    """The share of blocks that are not zero, at a worker and in the union."""
+    """The fraction of nonzero blocks, at a worker and in the union."""
     present = block_norms(gradients, block) > 0
     return float(present.mean()), float(present.any(axis=1).mean())
 
 
 def _overlap(gradients: Array, block: int) -> Array:
-    """Of the union's blocks, the shares that 1, 2, ... workers have."""
+    """The fractions of the union's blocks that 1, 2, ... workers have."""
     counts = (block_norms(gradients, block) > 0).sum(axis=1)
     found = np.bincount(counts.reshape(-1), minlength=gradients.shape[1] + 1)[1:]
     return np.asarray(found / found.sum())

@@ -27,17 +27,17 @@ from wiresum.experiments.numpy_reference import Array, Choose, block_norms, erro
 
 CONDITION = 30.0
 BLOCK, RATIO, NORM = 4, 0.25, 0.02
-"""On the convex problem: 2 of 8 blocks, the last of which is shorter."""
+"""Options on the convex problem: 2 of 8 blocks are sent, the last of which is shorter."""
 DECAY = 0.02
-"""The step size is 1/L / (1 + DECAY k): with a constant one, error feedback stalls when workers differ."""
+"""Decay of the step size 1/L / (1 + DECAY k). With a constant step size, error feedback stalls when workers differ."""
 NETWORK_BLOCK, NETWORK_RATIO, NETWORK_NORM = 16, 0.1, 0.05
 EPOCHS = 30
-"""Accuracies are claimed only after so many."""
+"""Epochs after which accuracies are claimed."""
 POINTS = 2.0
-"""How far a mean accuracy may be below dense training's."""
+"""How many percentage points a mean accuracy may be below dense training's."""
 RANDOM, TOP, TOP_RATIO, THRESHOLD = NAMES = ("block random-k", "block top-k", "block top-k ratio", "block threshold")
 ALIKE = 1e-6
-"""How far log10 of an error may be from the reference's, for methods that are not random."""
+"""How far log10 of an error may be from the reference, for methods that are not random."""
 CONSERVED = 1e-12
 
 
@@ -129,7 +129,7 @@ def _compared(task: Task, name: str, method: wc.Compressor, steps: int, every: i
 
 
 def _choice(name: str, generator: np.random.Generator) -> Choose:
-    """The sparsifiers' choices, by independent formulas."""
+    """The choice of a sparsifier, by an independent formula."""
 
     def choose(values: Array, x: Array) -> npt.NDArray[np.bool_]:
         norms = block_norms(values, BLOCK)
@@ -154,15 +154,16 @@ def _follows_the_reference(runs: Runs) -> Claim:
 
 @dataclass(frozen=True)
 class HeldBack:
-    """By step, |e|^2 after it and the largest |g|^2 up to it, both means over workers."""
+    """Squares of residuals and gradients by step: |e|^2 after the step, and the largest |g|^2 so far, both means over
+    workers."""
 
     residual_square: list[float]
     gradient_square_max: list[float]
     missing: float
-    """|what went in - what came out - what is held back|_1 over |what came out|_1."""
+    """The missing mass: |input - output - residuals|_1 divided by |output|_1."""
 
     def over(self, bound: Callable[[float], float]) -> list[float]:
-        """By step, |e|^2 over the bound, a function of the largest |g|^2."""
+        """The ratio of |e|^2 to its bound, a function of the largest |g|^2, by step."""
         return [e / bound(g) for e, g in zip(self.residual_square, self.gradient_square_max, strict=True)]
 
 
@@ -193,7 +194,8 @@ def _lemma(method: wc.BlockSparsifier, task: Task) -> Callable[[float], float]:
 
 
 def _bytes_of_random(training: Training) -> Claim:
-    """An exponent and the values of the chosen blocks, of which the last may be shorter."""
+    """Compares the bytes sent with their formula: an exponent, and the values of the chosen blocks, of which the last
+    may be shorter."""
     size, steps = segments_of(network(1), "model")[0].size, len(training.losses)
     count, shorter = round(NETWORK_RATIO * -(-size // NETWORK_BLOCK)), -size % NETWORK_BLOCK
     most = steps * (2 + 4 * count * NETWORK_BLOCK)

@@ -1,6 +1,6 @@
-"""All experiments, and how one of them is run.
+"""The experiments, and functions that run them.
 
-Apart from __main__, which a process of the pool does not import.
+This module is apart from __main__, which a process of the pool does not import.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ EXPERIMENTS = (
     "vr-diana-variants",
     "block-density",
 )
-"""Each is a module of this package, with a function `run`."""
+"""Names of the experiments. Each is a module of this package with a function `run`."""
 LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "block-sparsifiers")
-"""These begin first, so that none runs alone at the end."""
+"""Long experiments, which begin first, so that none runs alone at the end."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def run_of(name: str) -> Callable[..., Report]:
 
 
 def show(name: str, output: Path) -> Shown:
-    """Runs one experiment, and draws its picture."""
+    """Runs one experiment, and draws its chart."""
     import torch
 
     from wiresum.experiments import figures

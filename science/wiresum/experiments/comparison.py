@@ -1,4 +1,4 @@
-"""Compares curves with those of the same algorithm in plain NumPy (numpy_reference.py)."""
+"""Compares curves with curves of the same algorithm in plain NumPy (numpy_reference.py)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from wiresum.experiments.numpy_reference import Array, Problem, diana, ternary
 
 REFERENCE_SEEDS = 12
 FACTOR = math.log10(3)
-"""Errors may always differ by a factor of three, since a rare run of L-SVRG waits long for its anchor."""
+"""Tolerance of log10 of errors: a factor of three, since a rare run of L-SVRG waits long for its anchor."""
 CHECKED = (0.25, 0.5, 0.75)
-"""At these fractions of the run curves are compared: later errors may be close to rounding errors of x*."""
+"""Fractions of the run at which curves are compared: later errors may be close to rounding errors of x*."""
 
 
 @dataclass
 class Runs:
-    """Curves of one method, by seed, and the reference's."""
+    """Curves of one method and of its reference, by seed."""
 
     curve: Curve
-    """The mean over seeds."""
+    """The mean of the method's curves over seeds."""
     logarithms: list[list[float]]
-    """By seed: log10 of the errors."""
+    """log10 of the method's errors, by seed."""
     reference: list[list[float]]
 
     @classmethod
     def of(cls, runs: Sequence[Curve], reference: Array) -> Runs:
-        """`reference` has errors at the same steps: (records, seeds)."""
+        """Makes the comparison with `reference`, the errors at the same steps in an array (records, seeds)."""
         mean = np.mean([one.values for one in runs], axis=0).tolist()
         logarithms = [np.log10(one.values).tolist() for one in runs]
         return cls(Curve(runs[0].label, runs[0].steps, mean), logarithms, np.log10(reference.T).tolist())
@@ -50,7 +50,8 @@ class Runs:
         estimator: str = "full",
         measure: Callable[[Problem, Array], Array] = Problem.errors,
     ) -> Runs:
-        """The reference is DIANA with a ternary quantiser; `draws` is its seed, `alpha` may replace the rule's."""
+        """Makes the comparison with DIANA with a ternary quantiser as the reference. `draws` is its seed, `alpha` may
+        replace the rule's."""
         generator, steps = np.random.default_rng(draws), runs[0].steps
         reference = diana(
             task,
@@ -67,7 +68,7 @@ class Runs:
         return cls.of(runs, reference)
 
     def claims(self) -> list[Claim]:
-        """Compares the logarithms of errors, since convergence is linear."""
+        """Claims that the errors match the reference's. They compare logarithms, since convergence is linear."""
         places = [round(part * (len(self.curve.steps) - 1)) for part in CHECKED]
         return [
             Claim.alike(
@@ -80,7 +81,7 @@ class Runs:
         ]
 
     def stalls(self) -> Claim:
-        """The level in the last quarter of the run, by seed."""
+        """The claim that the curve stalls at the reference's level, in the last quarter of the run."""
         begin = len(self.curve.steps) * 3 // 4
         return Claim.alike(
             f"{self.curve.label}: stalls at the reference's level (mean log10 of the errors in the last quarter)",

@@ -1,10 +1,10 @@
-"""Experiment 7: a convolutional network trained with each method: accuracy over bytes, and over time on slow links.
+"""Experiment 7: accuracy of a convolutional network over bytes, and over time on slow links, for each method.
 
-All compress by layer and see the same images in the same order; accuracies are means over seeds. Bytes are the
-engine's counters; wire.py measures those on the wire, and compares its means with the simulated ones. Time is computed:
-the larger of bytes sent and received over links of LINK_MBIT, plus LATENCY_S for each round, without computation.
-Training without compression is shown with sums of 32, 16 and 8 bits through the switch, and over a ring of workers,
-whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=compress` measures time on shaped links.)
+All methods compress by layer and see the same images in the same order; accuracies are means over seeds. Bytes are the
+engine's counters; wire.py measures bytes on the wire, and compares its means with the simulated means. Time is
+computed: the larger of bytes sent and received over links of LINK_MBIT, plus LATENCY_S for each round, without
+computation. Training without compression is shown with sums of 32, 16 and 8 bits through the switch, and over a ring of
+workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=compress` measures time on shaped links.)
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from wiresum.experiments.wire import Transfer, measure
 LINK_MBIT = 100.0
 LATENCY_S = 1e-4
 POINTS = 4.0
-"""How far a method's accuracy may be from uncompressed training's."""
+"""How many percentage points a method's accuracy may be from uncompressed training's."""
 DENSE, RING = "fp32, switch", "fp32, ring"
 EVERY_STEPS = 20
 WIRE_STEPS = 5
 VALIDATION_IMAGES = 180
 BEYOND = (-0.1, 0.2)
-"""Bytes on the wire that are not counted, relative to fp32's bytes: headers and answers, less blocks of zeros."""
+"""Range of the uncounted bytes on the wire, relative to fp32's bytes: headers and answers, less blocks of zeros."""
 MEGABYTE = 1e6
 COLOURS = mpl.colormaps["tab20"]
 
@@ -42,7 +42,7 @@ COLOURS = mpl.colormaps["tab20"]
 class Method:
     compressor: wc.Compressor
     rate: float
-    """Chosen on validation images (rates.py)."""
+    """Learning rate, chosen on validation images (rates.py)."""
 
 
 METHODS: dict[str, Method] = {
@@ -76,11 +76,11 @@ class Run:
 
     steps: list[int] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
-    """In percent of the test images."""
+    """Accuracy in percent of the test images."""
     megabytes: list[float] = field(default_factory=list)
-    """The larger of sent and received by a worker."""
+    """The larger of the megabytes that a worker has sent and received."""
     seconds: list[float] = field(default_factory=list)
-    """On the links."""
+    """Computed time on the links."""
 
     def add(self, step: int, accuracy: float, transferred_bytes: float, rounds: int) -> None:
         self.steps.append(step)
@@ -89,13 +89,13 @@ class Run:
         self.seconds.append(transferred_bytes * 8 / (LINK_MBIT * 1e6) + rounds * LATENCY_S)
 
     def seconds_to(self, accuracy: float) -> float:
-        """Time until the accuracy is first reached; infinite if it is not."""
+        """Time until the accuracy is first reached; infinite if it is never reached."""
         reached = [time for time, one in zip(self.seconds, self.accuracy, strict=True) if one >= accuracy]
         return min(reached, default=float("inf"))
 
 
 def run(*, workers: int = 4, epochs: int = 9, seeds: int = 3, names: Sequence[str] = COMPRESSED) -> Report:
-    """Curves are of the first seed; each seed has its own split of the images."""
+    """Runs the experiment. Curves are of the first seed; each seed has its own split of the images."""
     dense = trained(METHODS[DENSE], workers=workers, epochs=epochs)
     size = sum(parameter.numel() for parameter in convolutional_network(1).parameters())
     runs = {
@@ -179,12 +179,13 @@ def run(*, workers: int = 4, epochs: int = 9, seeds: int = 3, names: Sequence[st
 
 
 def adds(compressor: wc.Compressor) -> bool:
-    """Whether the network adds. In a partition and in a gather, each link carries the values of all workers."""
+    """Whether the network adds the method's values. In a partition and in a gather, each link carries the values of all
+    workers."""
     return compressor.trait is not wc.Trait.GATHER and not isinstance(compressor, wc.RandKPartition)
 
 
 def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
-    """The same training with other bytes and rounds in each step."""
+    """The records of a run with other bytes and rounds in each step."""
     result = Run()
     for step, accuracy in zip(run.steps, run.accuracy, strict=True):
         result.add(step, accuracy, step * step_bytes, step * rounds)
@@ -192,12 +193,12 @@ def uncompressed(run: Run, step_bytes: float, *, rounds: int) -> Run:
 
 
 def _accuracies(method: Method, workers: int, epochs: int, seeds: int) -> list[float]:
-    """Accuracies of the seeds after the first."""
+    """Final accuracies of the seeds after the first."""
     return [trained(method, workers=workers, epochs=epochs, seed=seed).accuracy[-1] for seed in range(2, seeds + 1)]
 
 
 def _on_wire(names: Sequence[str], workers: int) -> dict[str, Transfer]:
-    """Without the tree, whose messages do not go through the switch."""
+    """Transfers on the wire, by method, without the tree, whose messages do not go through the switch."""
     through_switch = {name: METHODS[name].compressor for name in names if not _is_tree(name)}
     transfers = measure(list(through_switch.values()), workers=workers, steps=WIRE_STEPS)
     return dict(zip(through_switch, transfers, strict=True))

@@ -1,8 +1,9 @@
-"""Experiment 15: how many coordinates each worker sends, and which; and workers with the same data.
+"""Experiment 15: number and choice of the coordinates that each worker sends; and workers with the same data.
 
-Source: '99% of worker-master communication in distributed optimization is not needed' (arXiv 1901.09437). Of d
-derivatives each of n workers sends tau. ISEGA's step size is 1/(L (1 + 6 (d/tau - 1)/n)): with tau n = d it is a
-constant part of gradient descent's, for any n. Below that, steps grow as 1/tau, and above they fall by less and less.
+Source: '99% of worker-master communication in distributed optimization is not needed' (arXiv 1901.09437). Each of n
+workers sends tau of d derivatives. ISEGA's step size is 1/(L (1 + 6 (d/tau - 1)/n)): with tau n = d it is a constant
+fraction of gradient descent's, for any n. With a smaller tau, the number of steps grows as 1/tau; with a larger tau it
+falls by less and less.
 If f_i(x) is least at the same x for all workers, no memory is needed (IBCD), and
 coordinates may be drawn with probabilities p_j in proportion to their smoothness v_j. In short: with every f_i below
 its tangent plus half of sum v_j h_j^2, the mean over workers of sum (grad_j f_i)^2/v_j is at most 2 (f - f*), so
@@ -30,20 +31,21 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 CONDITION = 30.0
 LEVEL = 1e-2
 PARTS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""tau n / d."""
+"""Values of tau n / d."""
 COUNTS = (5, 10, 20)
 """Numbers of workers, with tau n = d."""
 AS_PREDICTED = 1.2
-"""How far steps may be from what the step sizes say."""
+"""Largest factor between the number of steps and its prediction from the step sizes."""
 LARGE, LARGE_SQUARE, DIMENSION, DRAWN = 4, 30.0, 40, 4
-"""Of 40 coordinates 4 have features whose squares are 30 times as large; a worker sends 4 of them on average."""
+"""The least squares problem: 4 of 40 coordinates have features whose squares are 30 times as large. A worker sends 4
+coordinates on average."""
 ALIKE, IMPORTANCE = "coordinates drawn alike", "coordinates drawn by importance"
 OWN, SHARED = "own rows, no memory", "all rows at each worker, no memory"
 
 
 @dataclass(frozen=True)
 class Drawn(SparseCompressor):
-    """Coordinate j with probability p_j, independently of the others."""
+    """Sends coordinate j with probability p_j, independently of the others."""
 
     probabilities: tuple[float, ...]
     counts_equal = False
@@ -55,7 +57,7 @@ class Drawn(SparseCompressor):
 
 
 class LeastSquares(Problem):
-    """f_i(x) = |A_i (x - x*)|^2 / 2m, with the same x* for all workers."""
+    """The problem f_i(x) = |A_i (x - x*)|^2 / 2m, with the same x* for all workers."""
 
     def __init__(self, workers: int, *, m: int = 100) -> None:
         generator = np.random.Generator(np.random.Philox(11))
@@ -78,19 +80,20 @@ class LeastSquares(Problem):
 
     @property
     def eigenvalues(self) -> Vector:
-        """Of f's Hessian, ascending."""
+        """The eigenvalues of f's Hessian, ascending."""
         return np.asarray(np.linalg.eigvalsh(self.hessians.mean(axis=0)))
 
     @property
     def coordinates_smoothness(self) -> Vector:
-        """v: the Hessians' largest diagonal, times the largest eigenvalue of any of them after its scaling to ones."""
+        """The vector v: the largest diagonal of the Hessians, times the largest eigenvalue of any Hessian after a
+        scaling that makes this diagonal one."""
         diagonal = np.max([np.diag(one) for one in self.hessians], axis=0)
         scale = np.sqrt(np.outer(diagonal, diagonal))
         return np.asarray(diagonal * max(float(np.linalg.eigvalsh(one / scale)[-1]) for one in self.hessians))
 
 
 def run(*, workers: int = 20, steps: int = 1200, every: int = 10, rows_steps: int = 3000) -> Report:
-    """`steps` are those with the smallest step size; with larger ones fewer are needed."""
+    """Runs the experiment. `steps` is for the smallest step size; larger step sizes need fewer steps."""
     parts, part_claims = _by_part(workers, steps, every)
     drawn, bounds, drawn_claims = _by_importance(steps, every)
     shared, shared_claims = _with_the_same_rows(rows_steps)
@@ -114,7 +117,7 @@ def run(*, workers: int = 20, steps: int = 1200, every: int = 10, rows_steps: in
 
 
 def _step_size(task: Task, part: float) -> float:
-    """For tau = part d / n."""
+    """ISEGA's step size for tau = part d / n."""
     problem = task.problem
     return isega_rule(
         smoothness=problem.worker_smoothness,
@@ -130,7 +133,7 @@ def _descent(task: Task, steps: int, every: int) -> Curve:
 
 
 def _isega(task: Task, part: float, steps: int, every: int) -> Curve:
-    """`steps` are for the smallest part."""
+    """The error of ISEGA. `steps` is for the smallest part; larger parts take fewer steps."""
     step_size = _step_size(task, part)
     return error_curve(
         f"tau n / d = {part:g}",
@@ -143,7 +146,7 @@ def _isega(task: Task, part: float, steps: int, every: int) -> Curve:
 
 
 def _by_part(workers: int, steps: int, every: int) -> tuple[dict[float, Curve], list[Claim]]:
-    """Curves by tau n / d; infinity stands for gradient descent, which sends everything."""
+    """Curves by tau n / d, and claims; infinity stands for gradient descent, which sends everything."""
     task = breast_cancer(workers, condition=CONDITION, degree=2, unit_rows=True)
     curves = {part: _isega(task, part, steps, every) for part in PARTS} | {math.inf: _descent(task, steps // 12, every)}
     needed = {part: curve.settles_below(LEVEL) for part, curve in curves.items()}

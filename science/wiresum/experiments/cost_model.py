@@ -6,8 +6,8 @@ Source: gTop-k (arXiv 1901.04359), section 3. With alpha for a message, beta for
     top-k gather     log2 P alpha + 2 (P - 1) k beta
     gTop-k tree      2 log2 P alpha + 4 k log2 P beta
 
-The model's messages and numbers are compared with those that the aggregators count. The times are the model's, with the
-paper's alpha and beta for 1 Gbit/s and a network of 25 million parameters. Last, networks train at several densities.
+The model's messages and numbers are compared with the aggregators' counts. The times are the model's, with the paper's
+alpha and beta for 1 Gbit/s and a network of 25 million parameters. Last, networks train at several densities.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wiresum.experiments.global_top_k import Root
 from wiresum.experiments.network import Digits, convolutional_network, gradients_of_workers, segments_of, train
 
 ALPHA_MS, BETA_MS = 0.436, 3.6e-5
-"""The paper's, of a message and of a number of 4 bytes on 1 Gbit/s."""
+"""The paper's costs of a message and of a number of 4 bytes at 1 Gbit/s."""
 PARAMETERS, DENSITY = 25_000_000, 0.001
 WORKERS = (4, 8, 16, 32, 64, 128)
 COUNTED = (2, 4, 8, 16)
@@ -89,7 +89,7 @@ def run(*, workers: int = 4, epochs: int = 6) -> Report:
 
 
 def _even_density(workers: int) -> float:
-    """The least density in steps of 1% of itself at which the tree is no faster than the ring."""
+    """The least density, in steps of 1% of itself, at which the tree is no faster than the ring."""
     density = 1e-3
     while model_ms(workers, density)[TREE] < model_ms(workers, density)[RING]:
         density *= 1.01
@@ -97,7 +97,7 @@ def _even_density(workers: int) -> float:
 
 
 def _counted(workers: int) -> list[Claim]:
-    """One exchange of a network's gradients."""
+    """Claims on one exchange of a network's gradients, whose traffic is counted."""
     digits, model = Digits.load(1), convolutional_network(1)
     segments = segments_of(model, "model")
     gradients = gradients_of_workers(digits, model, seed=1, workers=workers, batch=8)
@@ -115,6 +115,6 @@ def _counted(workers: int) -> list[Claim]:
 
 
 def _last_loss(method: GTopK | Identity, workers: int, epochs: int) -> float:
-    """The mean of the last tenth."""
+    """The mean loss of the last tenth of all steps."""
     losses = train(method, workers=workers, epochs=epochs).losses
     return float(np.mean(losses[-max(1, len(losses) // 10) :]))

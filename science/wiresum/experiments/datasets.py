@@ -17,7 +17,7 @@ from wiresum.experiments.experiment import Curve
 Matrix = npt.NDArray[np.float64]
 
 ASTRAY = 1e6
-"""A run with a larger error diverges."""
+"""The error above which a run counts as divergent."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Task:
     problem: LogisticRegression
     solution: Vector
     signed: Matrix
-    """Rows times labels."""
+    """The rows, multiplied by their labels."""
     penalty: float = 0.0
     """The factor of the sum of x_j^2/(1 + x_j^2) in `Penalised`."""
 
     def error(self, x: Vector) -> float:
-        """|x - x*|^2 / |x*|^2."""
+        """The relative error |x - x*|^2 / |x*|^2."""
         return float(np.sum((x - self.solution) ** 2) / np.sum(self.solution**2))
 
     def omega(self, method: Compressor) -> float:
@@ -41,7 +41,8 @@ class Task:
         return omega
 
     def vr_diana_rule(self, *, smoothness: float, omega: float) -> Rule:
-        """One row a step; the anchor is renewed as often as the largest worker has drawn all its rows."""
+        """The rule for one row a step, with an anchor that is renewed as often as the largest worker has drawn as many
+        rows as it has."""
         workers = self.problem.workers
         return vr_diana_rule(
             smoothness=smoothness,
@@ -57,7 +58,8 @@ class Task:
         return float(np.mean([np.sum(self.problem.gradient(worker, self.solution) ** 2) for worker in workers]))
 
     def row_square_at_start(self, *, by_importance: bool = False) -> float:
-        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2; `by_importance`: times the mean L over L_ij."""
+        """The mean over rows of |grad f_ij(0) - grad f_ij(x*)|^2; with `by_importance` each is multiplied by the mean L
+        divided by L_ij."""
         pull = 1 / (1 + np.exp(self.signed @ self.solution)) - 0.5
         squares = np.sum((pull[:, None] * self.signed - self.problem.l2 * self.solution) ** 2, axis=1)
         parts = np.array_split(squares, self.problem.workers)
@@ -79,7 +81,7 @@ def rows(*, degree: int = 1, unit_rows: bool = False) -> tuple[Matrix, Vector]:
 
     With `unit_rows` each row is scaled to length 1 before the intercept is added.
     """
-    # More than a second, which a program that only shows its help need not spend.
+    # This import takes more than a second, which a program that only shows its help need not spend.
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import Normalizer, PolynomialFeatures, StandardScaler
 
@@ -105,8 +107,8 @@ def breast_cancer(
     by_row: bool | Literal["mean"] = False,
     mixed: bool = False,
 ) -> Task:
-    """`condition` is L/mu, with L of the workers, or `by_row` of single rows, or the "mean" of a worker's rows. With
-    `mixed` rows are distributed at random."""
+    """The problem for so many workers. `condition` is L/mu, with L of the workers; with `by_row` L is of single rows,
+    or the "mean" over a worker's rows. With `mixed`, rows are distributed at random."""
     features, labels = rows(degree=degree, unit_rows=unit_rows)
     if mixed:
         order = np.random.Generator(np.random.Philox(7)).permutation(len(labels))
@@ -129,8 +131,8 @@ def error_curve(
     iterates: list[Vector] | None = None,
     **options: Any,
 ) -> Curve:
-    """The error every few steps of `distributed_minimize`, which ends early if it diverges. Appends x before each step
-    and after the last to `iterates`."""
+    """The error at every `every`-th step of `distributed_minimize`, which ends early if it diverges. Appends x before
+    each step and after the last to `iterates`, if given."""
     curve = Curve(label)
 
     def observe(progress: Progress) -> bool:

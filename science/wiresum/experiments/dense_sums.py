@@ -1,6 +1,6 @@
-"""Plain sums of 16 or 8 bits, as the backend has them with WIRESUM_BITS: block floating point (docs/numerics.md).
+"""Plain sums with 16 or 8 bits, like the backend's with WIRESUM_BITS: block floating point (docs/numerics.md).
 
-Experiment 7 trains with them in one process, and wire.py compares the bits with those of real sessions.
+Experiment 7 trains with these sums in one process, and wire.py compares their bits with the bits of real sessions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from wiresum.compress.arrays import Int32Array, Vector, blocks
 from wiresum.compress.compressor import Compressor, IntegerCompressor
 
 PACKET_WORDS = 360
-"""Of 32 bits, at an MTU of 1500."""
+"""Words of 32 bits in a packet, at an MTU of 1500."""
 ROUNDS = 2
-"""The exponents of each slot's first packet travel ahead, and this network has fewer packets than slots."""
+"""Rounds of a sum: the exponents of each slot's first packet travel ahead, and this network has fewer packets than
+slots."""
 EXPONENT_OF_ZERO = -149.0
 
 
 @dataclass(frozen=True)
 class DenseSums(IntegerCompressor):
-    """Each packet's values become integers times a power of two, which follows from the largest exponent of all
+    """Converts each packet's values to integers times a power of two, which follows from the largest exponent of all
     workers."""
 
     bits: int
@@ -31,7 +32,7 @@ class DenseSums(IntegerCompressor):
         return self.bits
 
     def statistic(self, vector: Vector, turn: Turn) -> Vector:
-        """By packet: the smallest E with all magnitudes below 2^E."""
+        """The smallest E with all magnitudes below 2^E, by packet."""
         largest = np.abs(blocks(vector, self._packet)).max(axis=1)
         exponents: Vector = np.where(largest > 0, np.frexp(largest)[1], EXPONENT_OF_ZERO).astype(np.float64)
         return exponents
@@ -48,15 +49,15 @@ class DenseSums(IntegerCompressor):
 
     @property
     def _packet(self) -> int:
-        """Values in a packet."""
+        """How many values a packet has."""
         return PACKET_WORDS * 32 // self.bits
 
     def _shift(self, turn: Turn) -> int:
-        """A packet's quantum is 2^(E + shift)."""
+        """The shift in a packet's quantum 2^(E + shift)."""
         return (turn.workers - 1).bit_length() + 1 - self.bits
 
     def _quanta(self, turn: Turn) -> Vector:
-        """By value."""
+        """The quantum of each value."""
         assert turn.shared is not None, "the maximum of statistic() was taken"
         by_packet = np.ldexp(1.0, turn.shared.astype(np.int64) + self._shift(turn))
         quanta: Vector = np.repeat(by_packet, self._packet)[: turn.size]
@@ -64,5 +65,6 @@ class DenseSums(IntegerCompressor):
 
 
 def granularity_of(method: Compressor) -> str:
-    """Plain sums are of DDP's buckets, here one; the experiment's methods compress by layer."""
+    """The granularity of a method: plain sums are of DDP's buckets (here one), the experiment's methods compress by
+    layer."""
     return "model" if isinstance(method, DenseSums) else "layer"

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 SIGMAS = 5.0
-"""A normal value is farther than five sigmas from its mean with probability 6e-7."""
+"""Tolerance of means in standard errors. A normal value is farther than five sigmas from its mean with probability
+6e-7."""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Curve:
         return max(value / most for value, most in zip(self.values, bound.values, strict=True))
 
     def settles_below(self, level: float) -> float:
-        """The first step after which all values stay below the level; infinite if the last one does not."""
+        """The first step from which all values are below the level; infinite if the last value is not."""
         settled = float("inf")
         for step, value in zip(reversed(self.steps), reversed(self.values), strict=True):
             if not value < level:
@@ -54,7 +55,7 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """False for NaN."""
+        """Whether the value is in its interval; False for NaN."""
         return self.at_least <= self.value <= self.at_most
 
     def __str__(self) -> str:
@@ -67,16 +68,17 @@ class Claim:
 
     @classmethod
     def mean(cls, text: str, samples: Sequence[float], expected: float) -> Claim:
-        """The mean of samples is within SIGMAS standard errors of the expectation, with a margin for float32."""
+        """The claim that the mean of samples is within SIGMAS standard errors of the expectation, with a margin for
+        float32."""
         margin = SIGMAS * float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) + 1e-5 * abs(expected)
         return cls(text, float(np.mean(samples)), expected - margin, expected + margin)
 
     @classmethod
     def alike(cls, text: str, samples: Sequence[float], reference: Sequence[float], *, margin_min: float) -> Claim:
-        """The means of two samples differ by at most SIGMAS standard errors.
+        """The claim that the means of two samples differ by at most SIGMAS standard errors.
 
-        The deviation is that of the reference, since there may be few samples. `margin_min` is for distributions with
-        long tails.
+        The standard deviation is the reference's, since there may be few samples. `margin_min` is for distributions
+        with long tails.
         """
         error = float(np.std(reference, ddof=1)) * math.sqrt(1 / len(samples) + 1 / len(reference))
         expected, margin = float(np.mean(reference)), max(SIGMAS * error, margin_min)
@@ -84,7 +86,7 @@ class Claim:
 
 
 def spread(samples: Sequence[float] | npt.NDArray[Any]) -> str:
-    """The mean and the range."""
+    """A text with the mean and the range."""
     return f"{np.mean(samples):.1f} ({min(samples):.1f} to {max(samples):.1f})"
 
 
@@ -97,7 +99,7 @@ class Report:
     draw: Callable[[Figure], None]
 
     def table(self) -> str:
-        """In Markdown."""
+        """The table in Markdown."""
         widths = [max(len(row[at]) for row in [self.header, *self.rows]) for at in range(len(self.header))]
         lines = [self.header, ["-" * width for width in widths], *self.rows]
         return "\n".join(

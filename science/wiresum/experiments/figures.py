@@ -1,4 +1,4 @@
-"""How the experiments' pictures look."""
+"""The style of the experiments' charts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-mpl.use("Agg")  # no display is needed, and none is looked for
+mpl.use("Agg")  # a backend that needs no display
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def logarithmic(
     dashed: Sequence[Curve] = (),
     first_colour: int = 0,
 ) -> None:
-    """Values over steps; a bound is a thin dashed line in its curve's colour."""
+    """Draws values over steps; a bound is a thin dashed line in its curve's colour."""
     for curve, colour in zip(curves, COLOURS[first_colour:], strict=False):
         axes.plot(curve.steps, curve.values, label=curve.label, color=colour, linewidth=1.5)
     for curve, colour in zip(dashed, COLOURS, strict=False):
@@ -45,7 +45,7 @@ def logarithmic(
 
 
 def granularities(axes: Axes, values: Mapping[str, tuple[float, float]], *, title: str, unit: str) -> None:
-    """Two bars for each method: compressed by layer, and over the entire model."""
+    """Draws two bars for each method: compressed by layer, and over the entire model."""
     at = np.arange(len(values))
     axes.bar(at - 0.2, [by_layer for by_layer, _ in values.values()], 0.4, color=COLOURS[0], label="by layer")
     axes.bar(at + 0.2, [of_model for _, of_model in values.values()], 0.4, color=COLOURS[1], label="entire model")

@@ -1,9 +1,9 @@
 """Experiment 5: gTop-k trains as well as dense gradients, sends as much as its formula says, and loses nothing.
 
 Source: arXiv 1901.04359. `exact` adds the workers' top k in full and then chooses; `tree` is the published algorithm,
-whose merges lose contributions. The loss is measured: the mass that went in, minus what came out and what is in the
+whose merges lose contributions. The loss is measured: the mass of the input, less the mass of the output and of the
 memories. Each step's sum is compared with the paper's algorithms in plain NumPy (numpy_reference.py), and accuracies
-with those of dense training, over seeds.
+with dense training's, over seeds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from wiresum.experiments.numpy_reference import Array, global_top_k
 
 RATIO = 0.01
 POINTS = 2.0
-"""How far the accuracy may be below dense training's, with the interval that the seeds leave."""
+"""How many percentage points the mean accuracy may be from dense training's."""
 CONSERVED = 1e-12
-"""Of the mass, in float64."""
+"""Largest fraction of the mass that rounding in float64 may lose."""
 SMOOTHING_STEPS = 25
 NUMBER_BYTES = 4
 PRECISION = 1e-7
-"""Values travel as integers on a common scale: 28 bits beside the sign, with 4 workers."""
+"""Relative precision of the sums: values travel as integers on a common scale, of 28 bits beside the sign with 4
+workers."""
 EXPONENT_BYTES = 2
 
 
@@ -65,7 +66,8 @@ class Root(InProcess):
 
 
 def run(*, workers: int = 4, epochs: int = 60, seeds: int = 3) -> Report:
-    """Accuracies are means over so many seeds, each with other test images; all other results are of the first."""
+    """Runs the experiment. Accuracies are means over seeds, each with other test images; other results are of the first
+    seed."""
     root, unions = Root(workers), Unions(workers)
     methods: dict[str, Compressor] = {
         "dense": Identity(),
@@ -143,7 +145,7 @@ class Step:
 
 
 def steps_of(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -> list[Step]:
-    """An engine's steps with gradients of a network whose parameters do not change."""
+    """The steps of an engine with gradients of a network whose parameters do not change."""
     digits, model, engine = Digits.load(1), network(1), Engine(method, InProcess(workers))
     segments = segments_of(model, "model")
     result = []
@@ -159,7 +161,7 @@ def steps_of(method: GTopK, workers: int, *, steps: int = 20, batch: int = 16) -
 
 
 def lost_mass(method: GTopK, workers: int) -> float:
-    """|what went in - what came out - what is in memories|_1 over |what came out|_1, for a network's gradients."""
+    """The lost mass |input - output - memories|_1, divided by |output|_1, for a network's gradients."""
     steps = steps_of(method, workers)
     given = np.sum([vector for step in steps for vector in step.gradients], axis=0)
     received = np.sum([step.estimate for step in steps], axis=0) * workers
@@ -168,9 +170,9 @@ def lost_mass(method: GTopK, workers: int) -> float:
 
 
 def _apart(method: GTopK, workers: int) -> float:
-    """The largest difference to the reference in any step, over the largest value there.
+    """The largest difference from the reference in any step, divided by the reference's largest value.
 
-    The reference starts each step from our memories, so that a different choice affects one step only.
+    The reference starts each step from the engine's memories, so that a different choice affects one step only.
     """
     apart = 0.0
     before: list[Array] = [np.zeros(0)] * workers

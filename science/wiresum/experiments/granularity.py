@@ -1,7 +1,7 @@
 """Experiment 6: the error of compression by layer and over the entire model.
 
 Source: arXiv 1911.08250. Theory assumes the entire model, practice compresses layer by layer. The error of an unbiased
-quantiser is smaller by layer, since each layer has its own norm; that of top-k is smaller over the entire model.
+quantiser is smaller by layer, since each layer has its own norm; the error of top-k is smaller over the entire model.
 E|C(g) - g|^2 / |g|^2 is measured on a network's gradients while it trains, and compared with its closed form.
 """
 
@@ -25,7 +25,7 @@ UNBIASED: dict[str, Compressor] = {
     "DIANA, p = 2": DIANA(memory="none"),
 }
 INDIFFERENT: dict[str, Compressor] = {"natural": Natural(), "RandK 10%": RandK(0.1)}
-"""Their error does not depend on norms, and so not on the granularity."""
+"""Methods whose error does not depend on norms, and so not on the granularity."""
 CHANCE = 0.1
 TOP_K: dict[str, Compressor] = {f"Top-k {ratio:.0%}": TopK(ratio, memory="none") for ratio in (0.01, 0.1)}
 
@@ -82,7 +82,7 @@ def run(*, points: int = 8, draws: int = 10, rate: float = 0.1, batch: int = 64)
 
 
 def relative_errors(method: Compressor, segments: list[Segment], vectors: list[Vector], draws: int) -> list[float]:
-    """|C(g) - g|^2 / |g|^2 of each draw, over all segments together."""
+    """The relative error |C(g) - g|^2 / |g|^2 of each draw, over all segments together."""
     engine, squares = Engine(method, InProcess(1)), []
     whole = sum(float(np.sum(v**2)) for v in vectors)
     for _ in range(draws):
@@ -93,7 +93,7 @@ def relative_errors(method: Compressor, segments: list[Segment], vectors: list[V
 
 
 def expected_error(name: str, vectors: list[Vector]) -> float:
-    """E|C(g) - g|^2 / |g|^2 by independent formulas."""
+    """The expectation E|C(g) - g|^2 / |g|^2, by independent formulas."""
     wide = [vector.astype(np.float64) for vector in vectors]
     return sum(EXPECTED[name](vector) for vector in wide) / sum(float(np.sum(vector**2)) for vector in wide)
 

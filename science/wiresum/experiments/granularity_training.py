@@ -1,8 +1,8 @@
 """Experiment 11: accuracy by layer and over the entire model, for each of the paper's compressors.
 
 Source: arXiv 1911.08250: the same training twice, compressed by layer and over the entire model, without a memory.
-Experiment 6 has the errors behind it. A threshold gives the same training twice, but for rounding; an adaptive one
-sends at least the largest value of each layer, or of the model.
+Experiment 6 has the errors that explain the results. A threshold gives the same training twice, but for rounding; an
+adaptive threshold sends at least the largest value of each layer, or of the model.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ COMPRESSORS: dict[str, Compressor] = {
     LEVELS: QSGD(15, block=None),
 }
 RATES = {RANDOM: 0.05, TOP: 0.4, THRESHOLD: 0.4, ADAPTIVE: 0.4, TERNARY: 0.1, LEVELS: 0.2}
-"""Smaller for noisier methods; the same for both granularities."""
+"""Learning rates, smaller for noisier methods, and the same for both granularities."""
 CLASSES = 10
 EPOCHS = 12
-"""Accuracies are claimed only after so many."""
+"""Epochs after which accuracies are claimed."""
 POINTS = 5.0
-"""How far the mean accuracies of a compressor may be apart, with three seeds."""
+"""How many percentage points the mean accuracies of a compressor may be apart, with three seeds."""
 SAME = 1e-3
-"""How far the losses of equal trainings may be apart in the first epoch: sums are rounded on different scales. Later a
-value that lies on the threshold is sent in one of them only, and then they part."""
+"""Largest difference between the losses of equal trainings in the first epoch: sums are rounded on different scales.
+Later, a value on the threshold is sent in one of the trainings only, and then they diverge."""
 
 
 def run(*, workers: int = 4, epochs: int = EPOCHS, seeds: int = 3, names: Sequence[str] = NAMES) -> Report:
@@ -103,7 +103,7 @@ def _accuracy(trainings: Sequence[Training]) -> float:
 
 
 def _sent(trainings: Sequence[Training]) -> float:
-    """Bytes sent, relative to dense float32."""
+    """The bytes sent, relative to dense float32."""
     return trainings[0].sent_bytes / trainings[0].dense_bytes
 
 
@@ -113,5 +113,5 @@ def _apart(one: Training, other: Training, epochs: int) -> float:
 
 
 def _last_loss(one: Training) -> float:
-    """The mean of the last twentieth of all steps."""
+    """The mean loss of the last twentieth of all steps."""
     return float(np.mean(one.losses[-(len(one.losses) // 20) :]))

@@ -1,9 +1,9 @@
-"""Experiment 4: IntSGD matches full precision; if workers differ, its integers grow, and IntDIANA's stay small.
+"""Experiment 4: IntSGD matches full precision. If workers differ, its integers grow, and IntDIANA's stay small.
 
 Source: arXiv 2102.08374. IntSGD sends Int(a_k g_i). Near x* the model hardly moves, so a_k grows, but g_i does not
-vanish if workers differ: the integers grow without bound. IntDIANA sends Int(a_k (g_i - h_i)), and g_i - h_i shrinks
-as fast as the motion. This is the paper's scale, scale="estimate"; with a maximum, as the guide recommends, no integer
-grows. Integers are compared with the paper's scale, computed from the iterates.
+vanish if workers differ: the integers grow without bound. IntDIANA sends Int(a_k (g_i - h_i)), and g_i - h_i shrinks as
+fast as the motion. The experiment uses the paper's scale, scale="estimate"; with a maximum, as the guide recommends, no
+integer grows. Integers are compared with the paper's scale, computed from the iterates.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from wiresum.experiments.experiment import Claim, Curve, Report
 CONDITION = 30.0
 LEVEL = 1e-12
 BETA = 0.9
-"""Of the moving average, as in the paper."""
+"""Decay of the moving average, as in the paper."""
 WITHIN = 1.5
-"""'Matches' is up to a constant in the paper's theorems: its rounding adds half of |x_k - x_(k-1)|^2 to the error."""
+"""Largest ratio of the steps to full precision's. The paper's theorems hold up to a constant: rounding adds half of
+|x_k - x_(k-1)|^2 to the error."""
 EPSILON = 1e-8
-"""As in the paper."""
+"""The paper's eps."""
 MOTION_PRECISION = 1e-7
-"""Of the scale, which rounding errors of the iterates affect near the end."""
+"""Relative tolerance of the scale, which rounding errors of the iterates affect near the end."""
 NOISE_STEPS = 250
-"""Later the noise is as small as rounding errors of the iterates."""
+"""Steps in which noise is compared. Later it is as small as rounding errors of the iterates."""
 SINGLE_DIGIT = 9
 GROWN = 1e5
 SETTLED_STEPS = 20
-"""The first step's integers have 32 bits, and the shift needs some steps to approach the gradient."""
+"""Steps that are left out at the start: the first step's integers have 32 bits, and the shift needs some steps to
+approach the gradient."""
 
 
 class Watching(InProcess):

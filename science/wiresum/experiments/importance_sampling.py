@@ -1,9 +1,9 @@
-"""Experiment 10: importance sampling of rows; and ISAGA.
+"""Experiment 10: importance sampling of rows, and ISAGA.
 
-VR-DIANA's step size is proportional to 1/L of the rows. With uniform sampling L is that of the largest row, with
-sampling in proportion to the rows' own L it is their mean (the proof is at `vr_diana_rule`). Rows here have different
-lengths. ISAGA (arXiv 1901.09437): each of n workers sends 1/n of the coordinates of the difference to its memory, of
-one row's gradient, corrected by SAGA's table: the same theorem with omega = n - 1.
+VR-DIANA's step size is proportional to 1/L of the rows. With uniform sampling L is the largest row's; with sampling in
+proportion to the rows' own L it is the mean of the rows (the proof is at `vr_diana_rule`). Rows here have different
+lengths. In ISAGA (arXiv 1901.09437) each of n workers estimates its gradient from one row, corrected by SAGA's table,
+and sends 1/n of the coordinates of the difference to its memory. The theorem applies with omega = n - 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wiresum.experiments.datasets import Task, breast_cancer, error_curve
 from wiresum.experiments.experiment import Claim, Curve, Report
 
 CONDITION = 10.0
-"""Of the mean row."""
+"""Condition number, with L of the mean row."""
 UNIFORM, IMPORTANCE = "L-SVRG, rows drawn alike", "L-SVRG, rows drawn by importance"
 ISAGA, ISGD = "ISAGA", "ISEGA with plain SGD"
 REACHED = 1e-9
@@ -103,13 +103,14 @@ def run(*, workers: int = 10, steps: int = 6000, every: int = 120) -> Report:
 
 
 def _omega_of_part(task: Task) -> float:
-    """omega of 1/n of the coordinates, d/k - 1."""
+    """The constant omega of 1/n of the coordinates, d/k - 1."""
     d = task.problem.dimension
     return d / count_of(1 / task.problem.workers, d) - 1
 
 
 def _rates(curves: dict[str, Curve], steps: int) -> list[Claim]:
-    """Errors fall by exp(-rate k), with a rate proportional to the step size if nothing else limits it."""
+    """Claims on the rates of errors, which fall as exp(-rate k). The rate is proportional to the step size if nothing
+    else limits it."""
     rate = {name: -math.log(curves[name].last / curves[name].values[0]) / steps for name in (UNIFORM, IMPORTANCE)}
     gain = rate[IMPORTANCE] / rate[UNIFORM]
     claims = [Claim("importance sampling: rate per step / that of uniform sampling", gain, at_least=2)]

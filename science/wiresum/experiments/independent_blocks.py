@@ -1,9 +1,9 @@
 """Experiment 3: '99% of the partial derivatives need not be sent'.
 
 Source: ISEGA, arXiv 1901.09437. Each of n workers sends a random fraction 1/n of its gradient's difference to the
-memory, and descent needs about as many steps as with whole gradients, since the workers draw independently. With
+memory, and the descent needs about as many steps as with whole gradients, since the workers draw independently. With
 the same draw at all workers errors do not average out, and the step size is too large. A partition (each coordinate has
-one owner, drawn from a common seed) does as well as independent draws, and sends no index. The variance of each mean is
+one owner, drawn from a common seed) is as good as independent draws, and sends no index. The variance of each mean is
 compared with its closed form.
 """
 
@@ -21,9 +21,9 @@ from wiresum.experiments.experiment import Claim, Report
 
 CONDITION = 30.0
 LEVEL = 1e-4
-"""Steps are compared at this error."""
+"""The error at which numbers of steps are compared."""
 AS_MANY = 1.5
-"""'About as many' steps."""
+"""Largest ratio of steps that counts as 'about as many'."""
 DRAWS = 60
 
 
@@ -79,9 +79,11 @@ def run(*, workers: int = 100, steps: int = 1200, every: int = 20) -> Report:
 
 
 def _variances(task: Task, ratio: float) -> list[Claim]:
-    """E|mean of C(v_i) - v|^2 on normal vectors, with V the mean of |v_i|^2 and v their mean, in closed form:
+    """Claims that E|mean of C(v_i) - v|^2 on normal vectors has its closed form. V is the mean of |v_i|^2, v that of
+    v_i.
 
-    own coordinates (d/k - 1) V/n; the same ones at all workers (d/k - 1) |v|^2; one owner for each V - |v|^2.
+    The closed forms are (d/k - 1) V/n for own coordinates, (d/k - 1) |v|^2 for the same coordinates at all workers, and
+    V - |v|^2 for one owner of each coordinate.
     """
     n, d = task.problem.workers, task.problem.dimension
     vectors = np.random.default_rng(3).normal(size=(n, d)) + 0.5
@@ -107,7 +109,7 @@ def _variances(task: Task, ratio: float) -> list[Claim]:
 
 
 def _apart_from_kept(method: wc.Compressor, vector: Matrix, workers: int, factor: float) -> float:
-    """With equal workers: the largest relative difference between a value in the mean and d/k times the vector's."""
+    """The largest relative difference between a value in the mean of equal workers and d/k times the vector's value."""
     segments = [wc.Segment((wc.Piece("x", vector.shape),))]
     estimate = wc.Engine(method, wc.InProcess(workers)).average(segments, [[vector]] * workers)[0]
     kept = np.flatnonzero(estimate)

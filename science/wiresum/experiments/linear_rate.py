@@ -1,8 +1,8 @@
-"""Experiment 1: DIANA converges linearly to x*, at least as fast as its theorem says; without a memory it stalls.
+"""Experiment 1: DIANA converges linearly to x*, at least as fast as its theorem says, and stalls without a memory.
 
 Source: arXiv 1901.09269, theorem 1. The quantiser is ternary, with the largest norm of all workers, in integers of 8
-bits; omega is that of the shared norm (wiresum.compress.quantise). The theorem's constants are compared with its
-formulas, and every curve with the same algorithm in plain NumPy (numpy_reference.py).
+bits; omega is the constant for a shared norm (wiresum.compress.quantise). The theorem's constants are compared with
+their formulas, and every curve with the same algorithm in plain NumPy (numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REACHED = 1e-9
 
 
 def run(*, workers: int = 10, steps: int = 1500, every: int = 25, seeds: int = 3) -> Report:
-    """Each curve is the mean over so many seeds, since the theorem bounds an expectation."""
+    """Runs the experiment. Each curve is a mean over seeds, since the theorem bounds an expectation."""
     task = breast_cancer(workers, condition=CONDITION)
     rows, claims, pictures = [], [], []
     for norm in NORMS:
@@ -68,7 +68,7 @@ def _rule(task: Task, norm: Norm) -> Rule:
 
 
 def _premises(task: Task, norm: Norm, rule: Rule) -> list[Claim]:
-    """omega, gamma and alpha by independent formulas: the largest that corollary 1 allows."""
+    """Claims that omega, gamma and alpha have the largest values that corollary 1 allows, by independent formulas."""
     d, n = task.problem.dimension, task.problem.workers
     omega = {
         "1": d * (1 + math.sqrt(n)) / 2 - 1,

@@ -3,8 +3,8 @@
 Source: gTop-k (arXiv 1901.04359), which trains with the methods of Deep Gradient Compression (arXiv 1712.01887).
 Residuals are sent late, and an optimizer's momentum then applies them for many steps. Momentum correction moves the
 momentum to the workers, before they choose; factor masking resets it for values that were sent; the warm-up sends more
-in the first steps, when gradients change fast; local clipping limits a single gradient's part in the residuals. They
-are added one by one, and each step is compared with the papers' algorithms in plain NumPy (numpy_reference.py).
+in the first steps, when gradients change fast; local clipping limits a single gradient's part in the residuals. The
+methods are added one by one, and each step is compared with the papers' algorithms in plain NumPy (numpy_reference.py).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from wiresum.experiments.numpy_reference import MomentumCorrected
 
 RATIO = 0.01
 STAGES = (0.25, 0.0625, 0.015625)
-"""Of the warm-up, an epoch each, as in the papers."""
+"""Ratios of the warm-up's stages, an epoch each, as in the papers."""
 MOMENTUM = 0.9
 RATE = 0.1
-"""Of the claim that compares losses with momentum SGD."""
+"""Learning rate in the claim that compares losses with momentum SGD."""
 CLIP = 2.0
 EPOCHS = 30
-"""Accuracies are claimed only after so many."""
+"""Epochs after which accuracies are claimed."""
 POINTS = 4.0
-"""How far a mean accuracy may be from dense training's, with three seeds."""
+"""How many percentage points a mean accuracy may be from dense training's, with three seeds."""
 PRECISION = 1e-6
 BATCH = 8
 
@@ -49,13 +49,13 @@ BATCH = 8
 class Method:
     compressor: Compressor
     rate: float
-    """Chosen on validation images, of 0.1, 0.2 and 0.4."""
+    """Learning rate, chosen from 0.1, 0.2 and 0.4 on validation images."""
     momentum: float = 0.0
-    """The optimizer's."""
+    """The optimizer's momentum."""
 
 
 def methods(epoch_steps: int) -> dict[str, Method]:
-    """Each adds one thing to the one before."""
+    """The methods by name, each of which adds one change to the method before."""
     warm = WarmUp(RATIO, epoch_steps, STAGES)
     return {
         "dense": Method(Identity(), 0.2, MOMENTUM),
@@ -133,7 +133,7 @@ def _variants(whole: GTopK) -> dict[str, GTopK]:
 
 
 def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> float:
-    """The largest difference to the reference in any step, over the largest value there.
+    """The largest difference from the reference in any step, divided by the reference's largest value.
 
     Both run independently, with the same gradients of a network whose parameters do not change.
     """
@@ -157,7 +157,7 @@ def _apart(method: GTopK, workers: int, *, steps: int = 18, batch: int = 16) -> 
 
 
 def _apart_from_momentum_sgd(workers: int) -> float:
-    """The largest relative difference of the losses in an epoch."""
+    """The largest relative difference of the losses in an epoch from those of momentum SGD."""
     everything = GTopK(1.0, memory=MomentumCorrection(MOMENTUM, masking=False))
     ours = train(everything, workers=workers, epochs=1, rate=RATE, batch=BATCH).losses
     theirs = train(Identity(), workers=workers, epochs=1, rate=RATE, momentum=MOMENTUM, batch=BATCH).losses
@@ -165,7 +165,7 @@ def _apart_from_momentum_sgd(workers: int) -> float:
 
 
 def _values_sent(method: GTopK, workers: int, epoch_steps: int) -> float:
-    """The number of values in the means of the first step of each stage, and of the first step after them."""
+    """How many values are in the means of each stage's first step, and of the first step after the stages, in total."""
     segments, total = segments_of(network(1), "model"), 0
     engine = Engine(method, InProcess(workers))
     for stage in range(len(STAGES) + 1):

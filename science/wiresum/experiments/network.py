@@ -18,13 +18,13 @@ HIDDEN = 64
 
 
 def network(seed: int) -> nn.Module:
-    """Two hidden layers: 8,970 parameters in six tensors."""
+    """A network with two hidden layers: 8,970 parameters in six tensors."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
 def convolutional_network(seed: int) -> nn.Module:
-    """Two convolutions and two linear layers: 38,282 parameters in eight tensors."""
+    """A network with two convolutions and two linear layers: 38,282 parameters in eight tensors."""
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
@@ -45,14 +45,15 @@ class Digits:
     images: torch.Tensor
     labels: torch.Tensor
     validation_images: torch.Tensor
-    """For the choice of rates: neither trained on nor tested."""
+    """Images for the choice of learning rates, which are neither trained on nor tested."""
     validation_labels: torch.Tensor
     test_images: torch.Tensor
     test_labels: torch.Tensor
 
     @classmethod
     def load(cls, seed: int, *, validation: int = 0) -> Digits:
-        """`validation` is the number of images that are taken from those for training."""
+        """Loads the images, in an order by the seed. `validation` is the number of training images to use for
+        validation."""
         from sklearn.datasets import load_digits  # more than a second, and only here
 
         pixels, labels = load_digits(return_X_y=True)
@@ -63,11 +64,11 @@ class Digits:
         return cls(*others, *validations, *tests)
 
     def accuracy(self, model: nn.Module) -> float:
-        """In percent of the test images."""
+        """The accuracy in percent of the test images."""
         return _percentage(model, self.test_images, self.test_labels)
 
     def training_loss(self, model: nn.Module) -> float:
-        """Over all images for training."""
+        """The mean loss over all training images."""
         with torch.no_grad():
             return float(nn.functional.cross_entropy(model(self.images), self.labels))
 
@@ -83,9 +84,9 @@ def _percentage(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
 @dataclass
 class Training:
     accuracy: float
-    """In percent of the test images."""
+    """Accuracy in percent of the test images."""
     validation_accuracy: float
-    """NaN if there are no validation images."""
+    """Accuracy in percent of the validation images; NaN if there are none."""
     losses: list[float]
     sent_bytes: float
     dense_bytes: float
@@ -112,20 +113,20 @@ def gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tu
 def gradients_of_workers(
     digits: Digits, model: nn.Module, *, seed: int, workers: int, batch: int
 ) -> list[list[Vector]]:
-    """By worker and parameter, of `batch` random images at each."""
+    """Gradients by worker and parameter, of `batch` random images at each worker."""
     order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(seed))
     parts = order[: workers * batch].reshape(workers, batch)
     return [gradient(model, digits.images[part], digits.labels[part])[1] for part in parts]
 
 
 def values_of(model: nn.Module, segments: Sequence[Segment]) -> dict[str, Vector]:
-    """The parameters, by segment's name."""
+    """The values of the model's parameters, by the segments' names."""
     values = {name: parameter.detach().numpy().reshape(-1) for name, parameter in model.named_parameters()}
     return {segment.name: np.concatenate([values[piece.name] for piece in segment.pieces]) for segment in segments}
 
 
 def arranged(gradients: Sequence[Vector], granularity: str) -> list[Vector]:
-    """By segment."""
+    """The gradients by segment."""
     return [np.concatenate(gradients)] if granularity == "model" else list(gradients)
 
 
@@ -145,8 +146,8 @@ def train(
     validation: int = 0,
     observe: Callable[[int, nn.Module, Engine], None] = lambda step, model, engine: None,
 ) -> Training:
-    """Trains over simulated workers, `batch` images each, with a rate that falls to zero: with SGD, or with the
-    optimizer that `optimizer_of` makes. `observe` is called after each step; the first step is 1."""
+    """Trains with simulated workers, of `batch` images each, at a learning rate that falls to zero. The optimizer is
+    SGD unless `optimizer_of` makes another. `observe` is called after each step; the first step is 1."""
     digits, model = Digits.load(seed, validation=validation), make(seed)
     engine = Engine(method, aggregator or InProcess(workers), seed=seed)
     segments = segments_of(model, granularity)
@@ -186,7 +187,7 @@ def train_with_seeds(method: Compressor, seeds: int, **options: Any) -> list[Tra
 
 
 def accuracies_of(trainings: Mapping[str, Sequence[Training]]) -> dict[str, Vector]:
-    """By method and seed."""
+    """The accuracies, by method and seed."""
     return {name: np.array([one.accuracy for one in of_seeds]) for name, of_seeds in trainings.items()}
 
 

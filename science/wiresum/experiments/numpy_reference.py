@@ -1,7 +1,7 @@
 """The papers' algorithms in plain NumPy, independent of wiresum: a reference for the experiments.
 
-It has its own random generator and gradients, and no integers. All seeds run together: x is (seeds, d), vectors of
-workers are (seeds, workers, d).
+The reference has its own random generator and gradients, and no integers. All seeds run together: x is (seeds, d),
+vectors of workers are (seeds, workers, d).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Problem:
         self.l2, self.solution, self.penalty = task.problem.l2, task.solution, task.penalty
 
     def values(self, x: Array) -> Array:
-        """f(x)."""
+        """The values f(x), by seed."""
         losses = np.logaddexp(0, -np.moveaxis(self.rows @ x.T, 2, 0))
         penalties = self.l2 / 2 * np.sum(x**2, axis=1) + self.penalty * np.sum(x**2 / (1 + x**2), axis=1)
         return np.asarray(np.sum(self.weights * losses, axis=(1, 2)) / len(self.rows) + penalties)
 
     def gradients(self, x: Array) -> Array:
-        """By seed and worker."""
+        """The gradients at x, by seed and worker."""
         margins = np.moveaxis(self.rows @ x.T, 2, 0)
         pull = -self.weights / (1 + np.exp(margins))
         own = np.einsum("snm,nmd->snd", pull, self.rows)
@@ -51,7 +51,7 @@ class Problem:
 
     @property
     def smoothness(self) -> Array:
-        """L of each row, (workers, rows); zero beyond a worker's rows."""
+        """The smoothness L of each row, (workers, rows); zero beyond a worker's rows."""
         return np.where(self.weights > 0, np.sum(self.rows**2, axis=2) / 4 + self.l2, 0.0)
 
     def by_smoothness(self, generator: np.random.Generator, seeds: int) -> npt.NDArray[np.int64]:
@@ -60,7 +60,7 @@ class Problem:
         return np.stack(drawn, axis=1)
 
     def over_uniform(self, chosen: npt.NDArray[np.int64]) -> Array:
-        """The probability of such a row relative to uniform sampling."""
+        """The probabilities of chosen rows, divided by those of uniform sampling."""
         smoothness = self.smoothness
         return np.asarray(smoothness[np.arange(len(smoothness)), chosen] / smoothness.sum(axis=1) * self.counts)
 
@@ -69,7 +69,7 @@ class Problem:
 
 
 def ternary(norm: str, generator: np.random.Generator) -> Quantise:
-    """M sign(v) with probability |v|/M, M the largest norm of all workers; else zero."""
+    """A quantiser to M sign(v) with probability |v|/M, else to zero, where M is the largest norm of all workers."""
 
     def quantise(values: Array) -> Array:
         lengths = np.linalg.norm(values, {"1": 1, "2": 2, "inf": np.inf}[norm], axis=2).max(axis=1)[:, None, None]
@@ -91,9 +91,11 @@ def diana(
     estimator: str = "full",
     measure: Callable[[Problem, Array], Array] = Problem.errors,
 ) -> Array:
-    """DIANA; with estimator "row" one row a step, with "lsvrg" VR-DIANA, with "importance" VR-DIANA with importance
-    sampling, with "svrg" with an anchor that moves when so many steps are over as a worker has rows. Returns the
-    errors, or another measure of x, (records, seeds)."""
+    """Runs DIANA. Returns the errors, or another measure of x, as an array (records, seeds).
+
+    The estimator is "full" for full gradients, "row" for one row a step, "lsvrg" for VR-DIANA, "importance" for
+    VR-DIANA with importance sampling, or "svrg" for an anchor that moves after as many steps as a worker has rows.
+    """
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x = np.zeros((seeds, dimension))
@@ -129,7 +131,7 @@ def diana(
 
 
 def top_k(values: Array, count: int) -> Array:
-    """The `count` largest magnitudes; zeros elsewhere."""
+    """The values with the `count` largest magnitudes, and zeros elsewhere."""
     kept = np.zeros_like(values)
     chosen = np.argsort(-np.abs(values), kind="stable")[:count]
     kept[chosen] = values[chosen]
@@ -137,7 +139,7 @@ def top_k(values: Array, count: int) -> Array:
 
 
 def global_top_k(vectors: list[Array], count: int, *, tree: bool) -> Array:
-    """gTop-k's sum of these vectors: of all top k at once, or merged in pairs as published."""
+    """gTop-k's sum of vectors: of all top k at once, or with `tree` merged in pairs as published."""
     held = [top_k(vector, count) for vector in vectors]
     if not tree:
         return top_k(np.sum(held, axis=0), count)
@@ -155,7 +157,7 @@ class MomentumCorrected:
         self.momentum, self.masking, self.clip = momentum, masking, clip
 
     def step(self, gradients: list[Array], count: int, *, tree: bool) -> Array:
-        """The sum that all workers receive."""
+        """Makes a step, and returns the sum that all workers receive."""
         threshold = self.clip / np.sqrt(len(gradients))
         clipped = [gradient * min(1.0, threshold / np.linalg.norm(gradient)) for gradient in gradients]
         self.velocities = self.momentum * self.velocities + clipped
@@ -176,7 +178,8 @@ Choose: TypeAlias = Callable[[Array, Array], npt.NDArray[np.bool_]]
 def error_feedback(
     task: Task, choose: Choose, *, step_size: float, steps: int, every: int, seeds: int = 1, decay: float = 0.0
 ) -> Array:
-    """Gradient descent with error feedback and step size step_size / (1 + decay k). The errors, (records, seeds)."""
+    """Runs gradient descent with error feedback and step size step_size / (1 + decay k). Returns the errors, (records,
+    seeds)."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x, residual = np.zeros((seeds, dimension)), np.zeros((seeds, workers, dimension))
@@ -192,19 +195,19 @@ def error_feedback(
 
 
 def block_norms(values: Array, block: int) -> Array:
-    """Along the last axis; the last block may be shorter."""
+    """The norms of blocks along the last axis; the last block may be shorter."""
     padded = np.zeros((*values.shape[:-1], -(-values.shape[-1] // block) * block))
     padded[..., : values.shape[-1]] = values
     return np.asarray(np.linalg.norm(padded.reshape(*values.shape[:-1], -1, block), axis=-1))
 
 
 def of_values(blocks: npt.NDArray[np.bool_], block: int, size: int) -> npt.NDArray[np.bool_]:
-    """Expands a mask of blocks to one of their values."""
+    """Expands a mask of blocks to a mask of their values."""
     return np.asarray(np.repeat(blocks, block, axis=-1)[..., :size])
 
 
 def largest_blocks(scores: Array, count: int) -> npt.NDArray[np.bool_]:
-    """A mask of the `count` largest along the last axis, the first among equals."""
+    """A mask of the `count` largest scores along the last axis; among equals the first win."""
     order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
     chosen = np.zeros(scores.shape, bool)
     np.put_along_axis(chosen, order, True, axis=-1)

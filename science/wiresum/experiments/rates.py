@@ -1,8 +1,9 @@
-"""Chooses the rates of experiment 7: trains each method at several, and shows the accuracy on the validation images.
+"""Chooses the learning rates of experiment 7 by the accuracy on the validation images.
 
     python science/wiresum/experiments/rates.py [NAME ...]
 
-Prints the rate with the highest accuracy, among equals the larger one. The test images are not used.
+Trains each method at several rates, and prints the rate with the highest accuracy, among equals the larger rate. The
+test images are not used.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from wiresum.experiments.dense_sums import granularity_of
 from wiresum.experiments.network import convolutional_network, train
 
 FACTORS = (0.5, 1.0, 2.0)
-"""Factors to a method's rate in METHODS; if an end is chosen, update METHODS and run again."""
+"""Factors of a method's rate in METHODS. If the first or the last is chosen, update METHODS and run again."""
 WORKERS, EPOCHS, BATCH = 4, 9, 8
-"""As in the experiment: a rate that is too large may only fail in the second half."""
+"""The experiment's numbers: a rate that is too large may fail only in the second half."""
 
 
 def validation_accuracy(name: str, rate: float) -> float:

@@ -1,11 +1,11 @@
-"""Experiment 14: with one fixed scaling factor, as in SwitchML, which factors train, for 32, 16 and 8 bits.
+"""Experiment 14: fixed scaling factors, as in SwitchML, that train with 32, 16 and 8 bits.
 
 Source: SwitchML (NSDI 2021), section 3.7 and its appendix on numbers: a worker sends round(f g), and the sum is divided
-by f. If f is too small, gradients become zeros; if it is too large, integers do not fit. In between, the sum of n
+by f. If f is too small, gradients become zeros; if f is too large, integers do not fit. In between, the sum of n
 workers is wrong by at most n/(2f). The paper's figure of accuracy over f has a wide plateau for 32 bits; with fewer
-bits it is narrower. A scale from the maximum of each tensor (`IntSGD`) needs no factor.
+bits the plateau is narrower. A scale from the maximum of each tensor (`IntSGD`) needs no factor.
 
-The paper's integers overflow; those here are cut at the largest that fits (compress_design.md).
+The paper's integers overflow; integers here are clamped to the largest that fits (compress_design.md).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from wiresum.experiments.network import Digits, Training, gradients_of_workers, 
 
 BITS = (32, 16, 8)
 EXPONENTS = tuple(range(-1, 13))
-"""Factors are powers of ten."""
+"""Base-10 logarithms of the factors."""
 WITHIN = 0.02
-"""A factor trains if the last loss is within this part of fp32's, or below."""
+"""Tolerance: a factor trains if the last loss exceeds fp32's by at most this fraction."""
 PLATEAU = {32: 6, 16: 2}
-"""At least so many factors train."""
+"""The least number of factors that train, by bits."""
 
 
 @dataclass(frozen=True)
 class FixedScale(IntegerCompressor):
-    """round(f v), the same f for all tensors and steps."""
+    """Sends round(f v), with the same f for all tensors and steps."""
 
     factor: float
     bits: int = field(default=32, kw_only=True)
@@ -61,7 +61,7 @@ def run(*, workers: int = 4, epochs: int = 6, exponents: Sequence[int] = EXPONEN
     options: dict[str, Any] = {"workers": workers, "epochs": epochs, "rate": 0.4}
     plain = train(Identity(), **options)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of integers that are cut, which are counted here
+        warnings.simplefilter("ignore", RuntimeWarning)  # on clamped integers, which the claims count
         trained = {
             bits: {exponent: train(FixedScale(10.0**exponent, bits=bits), **options) for exponent in exponents}
             for bits in BITS
@@ -99,7 +99,8 @@ def run(*, workers: int = 4, epochs: int = 6, exponents: Sequence[int] = EXPONEN
 
 
 def _number_claims(workers: int) -> list[Claim]:
-    """The bound of the error, and the factor at which integers stop fitting, on real gradients."""
+    """Claims on the bound of the error, and on the factor at which integers stop fitting, with a network's
+    gradients."""
     model = network(1)
     gradients = gradients_of_workers(Digits.load(1), model, seed=1, workers=workers, batch=8)
     vectors = [np.concatenate(mine, dtype=np.float64) for mine in gradients]
@@ -149,6 +150,6 @@ def _training_claims(
 
 
 def _last_loss(one: Training) -> float:
-    """The mean of the last twentieth of all steps; infinite if it diverged."""
+    """The mean loss of the last twentieth of all steps; infinite if the training diverged."""
     mean = float(np.mean(one.losses[-max(1, len(one.losses) // 20) :]))
     return mean if math.isfinite(mean) else math.inf

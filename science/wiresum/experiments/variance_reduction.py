@@ -1,8 +1,8 @@
 """Experiment 2: with minibatches, only memory and variance reduction together reach x*.
 
-Source: VR-DIANA, arXiv 1904.05115. Two noises keep compressed SGD from x*: that of the compressor, which a memory
-removes, and that of the minibatch, which L-SVRG or SAGA removes. All combinations run with VR-DIANA's step size and a
-ternary compressor, so that both noises matter. Curves are compared with the same algorithms in plain NumPy.
+Source: VR-DIANA, arXiv 1904.05115. Two noises keep compressed SGD from x*: the compressor's, which a memory removes,
+and the minibatch's, which L-SVRG or SAGA removes. All combinations run with VR-DIANA's step size and a ternary
+compressor, so that both noises matter. Curves are compared with the same algorithms in plain NumPy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REACHED = 1e-9
 MEMORIES = {"memory": "diana", "no memory": "none"}
 ESTIMATORS: dict[str, Estimator] = {"L-SVRG": LSVRG(1), "plain SGD": Plain(1), "SAGA": SAGA(1)}
 REFERENCES = {"L-SVRG": "lsvrg", "plain SGD": "row"}
-"""The reference's names of estimators; it has no SAGA."""
+"""The reference's names of estimators. The reference has no SAGA."""
 BOTH = ("memory", "L-SVRG")
 
 
@@ -90,7 +90,7 @@ def run(*, workers: int = 10, steps: int = 5000, every: int = 100) -> Report:
 
 
 def _premises(task: Task, rule: Rule) -> list[Claim]:
-    """The paper's constants, by independent formulas."""
+    """Claims on the paper's constants, by independent formulas."""
     n, smoothness = task.problem.workers, task.problem.row_smoothness
     omega = (math.sqrt(task.problem.dimension * n) - 1) / 2
     return [

@@ -1,10 +1,10 @@
-"""Experiment 18: SVRG-DIANA, workers that take part now and then, and minibatches on a function that is not convex.
+"""Experiment 18: SVRG-DIANA, workers that take part in some steps only, and minibatches on a function that is not
+convex.
 
 Source: VR-DIANA (arXiv 1904.05115). SVRG-DIANA renews the anchor after a fixed number of steps. A worker that takes
-part with probability p sends C(v)/p or nothing. That is an unbiased compressor with (1 + omega)/p - 1 in place of
-omega, so VR-DIANA's bound holds with it. On the function of experiment 12 that is not convex, DIANA with one row a step
-has the bound of full gradients and one term for the noise (`diana_nonconvex_noise`). Curves are compared with plain
-NumPy.
+part with probability p sends C(v)/p or nothing, which is an unbiased compressor with (1 + omega)/p - 1 in place of
+omega, so VR-DIANA's bound holds. On the function of experiment 12 that is not convex, DIANA with one row a step has the
+bound of full gradients plus a term for the noise (`diana_nonconvex_noise`). Curves are compared with plain NumPy.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ LOOPLESS, NESTED, NOT_CONVEX = "L-SVRG", "SVRG, nested", "not convex, one row a 
 PROBABILITIES = (0.5, 0.25)
 COIN_STREAM = 9
 ROW_SQUARE = 2.0
-"""A row of length 1 and an intercept: the square of its loss's gradient is at most this."""
+"""Upper bound on the square of the gradient of a row's loss, for a row of length 1 with an intercept."""
 
 
 @dataclass(frozen=True)
 class Participation(IntegerCompressor):
-    """`inner` at workers that take part in the step, which each does with `probability`; zeros at the others."""
+    """Sends `inner`'s integers at workers that take part in the step, each with `probability`, and zeros at the
+    others."""
 
     inner: IntegerCompressor
     probability: float

@@ -1,7 +1,7 @@
-"""Bytes on the wire: methods run between workers in processes over a software switch on this machine.
+"""Measures bytes on the wire of methods that run in processes over a software switch on this machine.
 
-The experiments simulate their workers in one process and report the aggregator's counters. Here the sessions count what
-they send and receive, with headers, answers and retransmissions.
+The experiments simulate their workers in one process and report the aggregator's counters. Here the sessions count all
+bytes that they send and receive, with headers, answers and retransmissions.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Transfer:
     sent: float
     received: float
     sent_counted: float
-    """By the aggregator's own counters: payload without headers."""
+    """Bytes sent by the aggregator's own counters: payload without headers."""
     received_counted: float
     differing: float
-    """Values of the means that are not those of simulated workers, bit for bit."""
+    """How many values of the means differ from the simulated workers', bit for bit."""
 
 
 def measure(methods: Sequence[Compressor], *, workers: int = 4, steps: int = 5, batch: int = 8) -> list[Transfer]:
-    """With the gradients of the convolutional network."""
+    """Measures methods with the gradients of the convolutional network."""
     with (
         tempfile.TemporaryDirectory() as folder,
         SwitchProcess(Path(folder)) as switch,
@@ -64,7 +64,7 @@ def measure(methods: Sequence[Compressor], *, workers: int = 4, steps: int = 5, 
 
 
 def _work(rank: int, setup: Setup) -> list[tuple[float, ...]]:
-    """Runs in a process for each worker."""
+    """The work of one worker, in a process of its own."""
     import wiresum.torch
 
     torch.set_num_threads(1)
@@ -84,14 +84,14 @@ def _work(rank: int, setup: Setup) -> list[tuple[float, ...]]:
 
 
 def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
-    """The fields of Transfer, for all steps together."""
+    """The fields of Transfer, summed over all steps."""
     import wiresum.torch
 
     digits, model = Digits.load(1), convolutional_network(1)
     granularity, group = granularity_of(method), _group_of(method, setup)
     segments, differing = segments_of(model, granularity), 0
     engine, simulated = Engine(method, aggregator_of(group)), Engine(method, InProcess(setup.workers))
-    engine.require_agreement()  # whose packets are not counted
+    engine.require_agreement()  # now, so that its packets are not counted below
     before, traffic = wiresum.torch.stats(group).network, engine.aggregator.traffic
     for step in range(setup.steps):
         by_worker = gradients_of_workers(digits, model, seed=step, workers=setup.workers, batch=setup.batch)
@@ -117,7 +117,8 @@ def _transfer(method: Compressor, rank: int, setup: Setup) -> tuple[float, ...]:
 
 
 def _group_of(method: Compressor, setup: Setup) -> dist.ProcessGroup | None:
-    """Plain sums have a group of their own, whose sums have so many bits. None: the default group."""
+    """The group of a method: plain sums have a group of their own, with their number of bits. None is the default
+    group."""
     import wiresum.torch
 
     if not isinstance(method, DenseSums):
