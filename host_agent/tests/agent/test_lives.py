@@ -75,7 +75,7 @@ class Rounds:
         self._chance, self.workers = chance, workers
         self.lost_keys: set[int] = set()
         """Of leases whose switch has lost what it held."""
-        self.passed = 0
+        self.passed, self.passed_at = 0, 0.0
         self._round = 7
         self._draw()
 
@@ -84,8 +84,9 @@ class Rounds:
         self.positions = [[self._round + each for each in mine] for mine in ahead]
         self.roles = roles(self.positions)
 
-    def pass_on(self) -> None:
+    def pass_on(self, now: float) -> None:
         self.passed += 1
+        self.passed_at = now
         self._round += 2
         self._draw()
 
@@ -114,6 +115,10 @@ class Sums(DataPath):
     @property
     def positions(self) -> bytes:
         return struct.pack(f">{SLOTS}I", *self.rounds.positions[self.rank])
+
+    @property
+    def summed_at(self) -> float:
+        return self.rounds.passed_at
 
     def halt(self) -> bytes:
         super().halt()
@@ -196,7 +201,7 @@ class World:
         while not self.is_over:
             keys = {path.key for path in self.paths}
             if len(keys) == 1 and not keys & self.rounds.lost_keys and self._all_send():
-                self.rounds.pass_on()
+                self.rounds.pass_on(self.network.now())
             self.network.sleep(STEP_S)
 
     def _all_send(self) -> bool:

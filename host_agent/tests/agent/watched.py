@@ -52,6 +52,11 @@ class Path(Protocol):
     fails: dict[str, Exception]
 
     @property
+    def summed_at(self) -> float:
+        """When a result came last."""
+        ...
+
+    @property
     def positions(self) -> bytes: ...
 
 
@@ -74,7 +79,7 @@ class Watched:
         self._where = where
         self._since = self._lost_at = 0.0
         self._beat_at = life._timers[Event.BEAT] - life.grant.heartbeat_interval_ms / 1000
-        self._heard_at = life._timers[Event.SILENCE] - self._silence_s
+        self._opened_at = self._heard_at = life._timers[Event.SILENCE] - self._silence_s
         self._pause_s = RETRY_PAUSE_S
         self._number = 0
         """Of the newest move at the service of its lease."""
@@ -100,7 +105,7 @@ class Watched:
     def _watch(self, event: Event, now: float, *what: Any) -> list[Output]:
         life, path, before = self.life, self.path, self.life.phase
         stood, moves, had_order = path.stands_still, len(path.moves), self.order is not None
-        had_lost = life.has_lost_lease
+        had_lost, at = life.has_lost_lease, life.services.at
         outputs = self._handle(event, now, *what)
         did = {output[0]: output[1:] for output in outputs}
         twice = [do for do, times in Counter(output[0] for output in outputs).items() if times > 1]
@@ -111,10 +116,14 @@ class Watched:
         if had_order:
             assert (path.stands_still, moved) == (stood, False), "one with an order neither halts nor goes on"
         elif Do.ABORT_ALL not in did:
-            self._check_halts(event, stood, did, *what)
+            self._check_halts(event, now, stood, did, *what)
             self._check_moves(event, stood, moved, did, *what)
         self._check_said(did)
         self._check_fallback(event, had_lost, did)
+        if event is Event.SERVES and before in (Phase.ATTENDING, Phase.SEEKING) and not had_order:
+            keeps = self._opened_at < self._heard_at and now - self._opened_at >= FALLBACK_AFTER_S
+            leaves = stood and keeps and at != life.services.fallback
+            assert (Do.CONNECT in did) == leaves, "a service that has had its time keeps it from the fallback no longer"
         if life.has_lost_lease and not had_lost:
             self._lost_at = now
         if before is not life.phase:
@@ -147,7 +156,9 @@ class Watched:
     def _note_times(self, event: Event, now: float, did: dict[Any, Any]) -> None:
         if Do.BEAT in did:
             self._beat_at = now
-        if Do.ATTEND in did or event in (Event.PULSE, Event.HALT, Event.MOVE):
+        if Do.ATTEND in did:
+            self._opened_at = self._heard_at = now
+        elif event in (Event.PULSE, Event.HALT, Event.MOVE):
             self._heard_at = now
         self._looks = Do.LOOK in did or (self._looks and event not in (Event.SERVES, Event.SERVES_NOT))
 
@@ -211,13 +222,16 @@ class Watched:
 
     # Halts and moves.
 
-    def _check_halts(self, event: Event, stood: bool, did: dict[Any, Any], *what: Any) -> None:
+    def _check_halts(self, event: Event, now: float, stood: bool, did: dict[Any, Any], *what: Any) -> None:
         if event is Event.HALT:
             known = self._number if not stood or self._asked is None else self._asked
             is_new = what[0].move_number > known
             assert self.path.stands_still == (stood or is_new), "it does what it is told, and once"
             assert (Do.BEAT in did) == is_new, "it says so at once"
             self._asked = what[0].move_number if is_new else self._asked
+        if event is Event.PULSE and self.path.stands_still and not stood:
+            silent_s = now - max(self._opened_at, self.path.summed_at)
+            assert silent_s >= FALLBACK_AFTER_S, "it halts though results come"
         if event is Event.LOST and not stood:
             assert self.path.stands_still, "one that has lost its lease halts"
         if self.path.stands_still and not stood:
