@@ -1,4 +1,4 @@
-"""Programs as processes with logs. Tests wait until a program is ready, and every program is ended in the end.
+"""Programs as processes with logs. Callers wait until a program is ready; every program is ended with its block.
 
 with SwitchProcess(folder) as switch, Program(wiresum("top", switch.endpoint), folder / "top.log") as top:
     wait_until(lambda: "jobs" in top.said(), "it shows the jobs")

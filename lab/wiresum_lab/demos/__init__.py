@@ -1,1 +1,1 @@
-"""Trainings for people to look at."""
+"""Demos: trainings with a chart or a report for people."""

@@ -75,7 +75,7 @@ class FallbackOf:
 
 
 class _FallbackOfOne:
-    """As one worker has it."""
+    """The view that one worker has of a fallback service, which it shares with the other workers."""
 
     def __init__(self, shared: FallbackOf, rank: int) -> None:
         self._shared, self._rank, self.target = shared, rank, shared.target

@@ -92,7 +92,7 @@ class Host:
         return here(self.command(argv), **{"stdin": subprocess.DEVNULL, "text": True, **options})
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
-        """Runs a command to its end in this namespace and returns what it printed."""
+        """Runs a command to its end in this namespace and returns its output. StarError if it fails."""
         return _run(self.command(argv), timeout_s=timeout_s)
 
     def process_ids(self) -> list[int]:
@@ -247,7 +247,7 @@ class Star:
 
 
 def check_prerequisites() -> None:
-    """Raises a StarError that names what is missing, if a star cannot be built."""
+    """Raises a StarError that names a missing tool or permission, if a star cannot be built."""
     if os.geteuid() != 0:
         raise StarError("network namespaces need root: run this as root (for instance with sudo)")
     packages = {"ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "setpriv": "util-linux"}

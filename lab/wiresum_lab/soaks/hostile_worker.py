@@ -91,8 +91,8 @@ def halts_by_itself(worker: HostileWorker, heartbeat: join.Heartbeat) -> join.He
 
 
 def says_extremes(worker: HostileWorker, heartbeat: join.Heartbeat) -> join.Heartbeat:
-    """Mostly the heartbeat of an honest worker, so that the job goes on for a while; sometimes with wrong or extreme
-    fields."""
+    """Mostly makes the heartbeat of an honest worker, so that the job goes on for a while; sometimes sets wrong or
+    extreme fields."""
     heartbeat.halted.CopyFrom(_halted(worker))
     if worker.claim is not None:
         heartbeat.halted.move_number, heartbeat.halted.unasked = worker.claim, False

@@ -1,9 +1,9 @@
-"""Trains a model of handwritten digits. The program is Horovod's own MNIST example with another import.
+"""Trains a model of handwritten digits, in the form of Horovod's own MNIST example but for the import.
 
     wiresum switch &
     WIRESUM_SWITCH=127.0.0.1:43487 torchrun --nproc-per-node 4 plugins/horovod/examples/digits.py
 
-With `import horovod.torch as hvd` it is a Horovod program again.
+With `import horovod.torch as hvd` the program runs on Horovod.
 """
 
 import argparse

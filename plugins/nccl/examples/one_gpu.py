@@ -1,5 +1,7 @@
-"""Sums over PyTorch's NCCL backend with several ranks on one GPU, each of which NCCL takes for a node, compares every
-sum, and says whether the switch has made them (docs/nccl.md). It was written without a GPU, and has not run on one.
+"""Sums over PyTorch's NCCL backend with several ranks on one GPU, each of which NCCL takes for a node.
+
+The program checks every sum, and says whether the switch has made the sums (docs/nccl.md). It was written without a
+GPU, and has not run on one.
 
 wiresum switch &
 python plugins/nccl/examples/one_gpu.py --ranks 4

@@ -113,7 +113,7 @@ def diana_nonconvex_noise(*, smoothness: float, omega: float, workers: int, step
 
 
 def isega_rule(*, smoothness: float, strong_convexity: float, ratio: float, workers: int) -> Rule:
-    """ISEGA (arXiv 1901.09437): with ratio = 1/n the step size is that of gradient descent up to a constant.
+    """The rule of ISEGA (arXiv 1901.09437): with ratio = 1/n the step size is gradient descent's up to a constant.
 
     The constants are those of a shift of rate alpha = 1/(1 + omega) = ratio in the analysis of arXiv 1905.11261. In
     short: let D be f(x) - f(x*) - <grad f(x*), x - x*> and s the mean of |h_i - grad f_i(x*)|^2. Then

@@ -1,1 +1,1 @@
-"""Wiresum, Gloo and Open MPI, side by side."""
+"""The benchmark of dense all-reduces over Wiresum, Gloo and Open MPI: `make bench NAMES=dense`."""

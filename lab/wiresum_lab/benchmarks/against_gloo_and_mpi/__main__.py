@@ -1,4 +1,4 @@
-"""Wiresum, Gloo and Open MPI, side by side: the same tensors over links as slow as asked, and every sum is checked.
+"""Compares all-reduces over Wiresum, Gloo and Open MPI on shaped links, and checks every sum: `make bench NAMES=dense`.
 
 Theory of operation. For each number of workers a star of namespaces is built (`star.py`), on which every system is
 started once (`systems.py`). Repetitions are interleaved, A B C A B C, so that other load on the machine hits all

@@ -1,1 +1,1 @@
-"""The join service and the controller under load, attack, and death."""
+"""Benchmarks of the join service and the controller."""

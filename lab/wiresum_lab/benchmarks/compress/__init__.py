@@ -1,1 +1,1 @@
-"""Training with compressed gradients, beside fp32."""
+"""The benchmark of training with compressed gradients: `make bench NAMES=compress`."""

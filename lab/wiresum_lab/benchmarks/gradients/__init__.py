@@ -1,1 +1,1 @@
-"""Error and cost of sums of floats."""
+"""The benchmark of training with each precision: `make bench NAMES=gradients`."""

@@ -1,1 +1,1 @@
-"""What a packet costs."""
+"""The benchmark of the cost of a packet: `make bench NAMES=packets`."""

@@ -1,1 +1,1 @@
-"""Error and cost of sums of floats."""
+"""The benchmark of error and cost of sums of floats: `make bench NAMES=precision`."""

@@ -1,4 +1,4 @@
-"""How sums scale: the shipped machines in a simulated network, in virtual time: make bench NAMES=scale.
+"""Shows how sums scale, by the shipped code in a simulated network, in virtual time: make bench NAMES=scale.
 
     make build-dev bench NAMES=scale                  all tables but the last, on as many cores as there are
     make bench NAMES=scale ARGS='loss stragglers'     two of them

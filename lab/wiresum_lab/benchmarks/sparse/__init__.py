@@ -1,1 +1,1 @@
-"""Tensors with blocks of zeros."""
+"""The benchmark of tensors with blocks of zeros: `make bench NAMES=sparse`."""

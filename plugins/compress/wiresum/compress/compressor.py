@@ -1,6 +1,6 @@
 """The base classes of compressors, and the three ways in which compressed tensors are aggregated.
 
-A compressor is an immutable description, the same at all workers. What it sends decides its base class:
+A compressor is an immutable description, the same at all workers. The form of its messages decides its base class:
 
     IntegerCompressor    integers on a common scale: the network adds them                 (trait dense-int)
     SparseCompressor     values and their indices: the sum of sparse vectors               (trait sparse)
@@ -65,7 +65,7 @@ class Batch:
         return each(is_finite, self.vectors)
 
     def cleaned(self, finite: list[list[bool]]) -> list[list[Vector]]:
-        """The vectors, with zeros in place of those that are not finite."""
+        """The vectors, with zeros in place of each vector that is not finite."""
         return each(lambda vector, fine: vector if fine else np.zeros_like(vector), self.vectors, finite)
 
 

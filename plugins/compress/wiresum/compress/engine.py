@@ -476,7 +476,7 @@ class Engine:
         return furthest["companion"]
 
     def _require_alike(self, states: Sequence[Mapping[str, Any]], furthest: Mapping[str, Any]) -> None:
-        """Checks only what all workers have received, so that all of them raise the same error."""
+        """Checks the states that all workers have received, so that all of them raise the same ValueError."""
         found = []
         for worker, other in enumerate(states):
             apart = differences(other["method"], furthest["method"], "method")

@@ -179,7 +179,7 @@ class MomentumCorrection(ErrorFeedback):
 class Shift(Memory):
     """Worker i compresses the difference to its shift h_i, which follows the gradient: h_i += alpha * sent.
 
-    All workers keep h, the mean of the h_i; the estimate is h plus the mean of what was sent. With an unbiased
+    All workers keep h, the mean of the h_i; the estimate is h plus the mean of the sent vectors. With an unbiased
     compressor and alpha <= 1/(1 + omega) this is DIANA (arXiv 1901.09269, algorithm 1), with a contractive one
     and alpha = 1 this is EF21 (arXiv 2106.05203, algorithm 2).
     """

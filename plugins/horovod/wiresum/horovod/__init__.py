@@ -1,1 +1,1 @@
-"""Drop-ins for Horovod over Wiresum. `wiresum.horovod.torch` stands in for `horovod.torch`."""
+"""Drop-in replacements for Horovod over Wiresum. `wiresum.horovod.torch` replaces `horovod.torch`."""

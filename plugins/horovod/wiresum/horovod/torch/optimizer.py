@@ -43,7 +43,7 @@ _Wait: TypeAlias = Callable[[], None]
 
 @dataclass(eq=False)
 class _Reduction:
-    """The reduction of the gradients of an optimizer's parameters: its options, and what is under way."""
+    """The reduction of the gradients of an optimizer's parameters: its options, and the collectives under way."""
 
     names: dict[torch.Tensor, str]
     groups: list[_Group]
