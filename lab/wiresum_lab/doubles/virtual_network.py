@@ -410,7 +410,7 @@ class Running(JobsHarness):
             with self._now():
                 self.jobs.tick(self.now)
 
-    # What workers call.
+    # Calls of workers.
 
     def _begin(self, call: Call) -> None:
         self._calls = [other for other in self._calls if not other.is_over] + [call]

@@ -270,7 +270,7 @@ class Soak:
         yield self.chance.uniform(1, 10)
         _nft("delete table inet soak")
 
-    # What operators do.
+    # Operators.
 
     def drain_a_switch(self) -> Iterator[float]:
         self.laboratory.draining = {self.chance.choice(SWITCHES)}
@@ -423,7 +423,7 @@ class Soak:
             yield 0.5
         self.laboratory.forget(job)
 
-    # All of it.
+    # The whole run.
 
     def settle(self) -> None:
         """Waits until each job that a fault of the state may have ended has gone on for long enough, or was

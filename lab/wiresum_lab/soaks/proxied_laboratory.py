@@ -127,7 +127,7 @@ class ProxiedLaboratory(Laboratory):
         found = {}
         services: Mapping[str, Program] = self.controllers | self.switches
         for name, program in services.items():
-            with contextlib.suppress(OSError, StopIteration):  # it has just ended
+            with contextlib.suppress(OSError, StopIteration):  # the service has just ended
                 if program.exit_code is None:
                     files = len(list(Path(f"/proc/{program.pid}/fd").iterdir()))
                     found[name] = resident_kib(program.pid, "VmHWM"), files

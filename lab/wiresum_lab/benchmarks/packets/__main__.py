@@ -299,7 +299,7 @@ def main(arguments: Sequence[str]) -> int:
                 except UnavailableError as error:
                     measured.pop(way.name, None)
                     say(f"left out: {way.name}: {error}")
-    # Of each way, all figures are those of the run with the median rate.
+    # The figures of a way are those of its run with the median rate.
     results = [sorted(runs, key=lambda result: result.rate)[len(runs) // 2] for runs in measured.values()]
     if not results:
         return 1

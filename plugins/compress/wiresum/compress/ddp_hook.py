@@ -517,7 +517,7 @@ class _Use:
         ]
 
     def begin_count(self) -> None:
-        if not self._is_static:  # else a step uses what the first one did
+        if not self._is_static:  # in a static graph every step uses the parameters of the first
             self.by.clear()
 
     def close(self) -> None:
