@@ -256,6 +256,7 @@ class Watched:
         closes = moved and bool(services.fallback) and services.at != services.fallback
         assert (Do.CLOSE_FALLBACK in did) == closes, "a fallback is closed when the job goes on elsewhere"
         if moved:
+            assert Do.BEAT in did, "the service hears at once that it goes on"
             self._number = what[0].move_number if event is Event.MOVE else 0
             self._asked = None
 
