@@ -49,7 +49,7 @@ def train(
     workers: list[Program] = []
     try:
         for rank, start in enumerate(starts):
-            # Each worker has one thread, so that workers do not fight for cores and sums inside a worker have one order.
+            # Each worker has one thread, so that workers share the cores and sums inside a worker have one order.
             own = {"RANK": str(rank), "WORLD_SIZE": str(len(starts)), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
             log = options.output / runs[0].name / f"rank-{rank}.log"
             workers.append(start(command, log, {**variables, **own}))
