@@ -25,7 +25,7 @@ def lease(key: int = 1, **changed: Any) -> messages.JoinReply:
         "heartbeat_interval_ms": 500, "heartbeat_lost_ms": 30_000, "reattach_ms": 600_000,
         "members_secret": b"of lease %d" % key,
     }  # fmt: skip
-    return messages.JoinReply(key=key, token="t", roles=bytes(SLOTS), **fields | changed)
+    return messages.JoinReply(key=key, token="t", **{"roles": bytes(SLOTS)} | fields | changed)
 
 
 class Scene:

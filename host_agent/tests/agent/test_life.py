@@ -170,6 +170,13 @@ def test_a_lease_that_was_asked_for_begins_the_numbers_anew() -> None:
     assert scene.let(Event.HALT, halt(1)).names == ["BEAT"]
 
 
+def test_a_lease_without_roles_was_granted_before_and_is_attended_as_by_one_that_has_halted() -> None:
+    scene = at(Phase.ASKING).let(Event.GRANTED, lease(6, roles=b""))
+    assert (scene.life.phase, scene.keys, scene.names) == (Phase.SEEKING, [], ["ATTEND", "BEAT"])
+    member, halted, _ = scene.what(Do.BEAT)
+    assert (member.job, halted) == (6, messages.Halted(positions=POSITIONS, unasked=True))
+
+
 BAD = [{name: 16} for name in ("slots", "threads", "lanes", "workers", "rank")]
 
 
