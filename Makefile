@@ -4,7 +4,7 @@
 #   PYTHON=python3   the interpreter it is made from
 #   PYTHONS=...      the interpreters that wheels are built for, and tested with
 #   ARGS=...         arguments for demo, mininet, science and bench
-#   JOBS=...         how many compilers and C++ tests run at once
+#   JOBS=...         how many compilers run at once, and a third of how many C++ tests
 #   TEST_WORKERS=... how many files of Python tests run at once
 
 VENV ?= .venv
@@ -18,7 +18,8 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 export VENV PYTHON PYTHONS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
-export CTEST_PARALLEL_LEVEL := $(JOBS)
+# C++ tests mostly wait, for timers and sockets.
+export CTEST_PARALLEL_LEVEL := $(shell echo $$((3 * $(JOBS))))
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 # Setup leaves it to the first import of a module to compile it.
 unexport PYTHONDONTWRITEBYTECODE
