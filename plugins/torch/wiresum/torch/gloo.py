@@ -322,7 +322,7 @@ class Gloo:
         return timeout if timeout > timedelta(0) else self.timeout
 
     def _late(self, call: GlooCall, waited_s: float) -> WiresumTimeoutError:
-        return WiresumTimeoutError(timed_out(f"rank {self._rank}", waited_s, call.in_full(), STILL_GOES_ON))
+        return WiresumTimeoutError(timed_out(self._name(), waited_s, call.in_full(), STILL_GOES_ON))
 
     def _await_end(self, check: NetworkWork) -> None:
         """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
@@ -330,13 +330,17 @@ class Gloo:
         while not check.is_completed() and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def _name(self) -> str:
+        """This worker's for people: where its group has a job, with both ranks."""
+        return self.network.name if self.network is not None else f"rank {self._rank}"
+
     def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
         """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. If time was
         over, or a connection is broken, the group has failed, and the others must be told. Otherwise Gloo has refused
         the call, and the group goes on."""
-        text = f"rank {self._rank}: {call.in_full()}, failed: {error}"
+        text = f"{self._name()}: {call.in_full()}, failed: {error}"
         if limit_s is not None:
-            text = timed_out(f"rank {self._rank}", limit_s, call.in_full(), str(error))
+            text = timed_out(self._name(), limit_s, call.in_full(), str(error))
         if limit_s is None and self._is_connected():
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:
