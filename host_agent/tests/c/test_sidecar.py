@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from concurrent import futures
 
@@ -100,6 +102,36 @@ def test_a_worker_that_does_not_answer_is_stopped_and_what_it_says_late_answers_
         asked = pool.submit(service._state)
         answer("now")
         assert asked.result(PATIENCE_S) == {"state": "now"}
+
+
+ENDS = """
+import builtins, os, sys, threading
+from wiresum.agent.sidecar import process
+
+class Waits:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.lock.acquire()
+    def __del__(self):
+        self.lock.acquire()
+
+builtins.waits = Waits()
+os.dup2(int(sys.argv[1]), process.CONTROL_DESCRIPTOR)
+process.main()
+"""
+
+
+def test_a_sidecar_ends_though_the_interpreters_end_would_wait() -> None:
+    """As it does for gRPC's calls, whose lock a thread may hold that is stopped then."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen([sys.executable, "-c", ENDS, f"{theirs.fileno()}"], pass_fds=[theirs.fileno()])
+    ours.close()
+    try:
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

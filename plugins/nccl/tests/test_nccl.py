@@ -113,7 +113,7 @@ def start(node: Path, library: Path, control: str, tmp_path: Path) -> Iterator[S
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.communicate()
+    process.communicate(timeout=2 * PATIENCE_S)
 
 
 def outcome(process: subprocess.Popen[str]) -> str:

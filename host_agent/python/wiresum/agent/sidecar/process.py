@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
@@ -20,6 +21,9 @@ def main() -> None:
     control = socket.socket(fileno=CONTROL_DESCRIPTOR)
     control.set_inheritable(False)
     serve(control)
+    # The interpreter's own end can wait for ever: for a lock of gRPC's, held by a thread that this end has stopped.
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def serve(control: socket.socket) -> None:
