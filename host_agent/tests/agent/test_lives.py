@@ -484,7 +484,8 @@ class World:
         if self._go_on():
             before = self.rounds.passed
             self.network.sleep(5.0)
-            if not any(path.fails and path.errors for path in self.paths):  # that shows when the job moves
+            # It shows late who cannot move, or was barred while the service stood still.
+            if not any((path.fails or path.is_barred) and path.errors for path in self.paths):
                 assert self._go_on() and self.rounds.passed > before, f"it goes on, and stays so: {self._state()}"
                 self._check_fallback()
                 assert self.beside is None or not any(path.errors for path in self.beside.paths)
