@@ -23,6 +23,7 @@ from .mpi_launch import carried
 FOLDER = Path(__file__).resolve().parent
 RUN_S_MAX = 3 * PATIENCE_S
 WARNING_CHARACTERS_MAX = 320
+ACCUSED = re.compile(r"mpirun has exited due to process rank (\d+) ")
 
 pytestmark = pytest.mark.skipif(not mpi_launch.IS_HERE, reason=mpi_launch.WHY_NOT)
 
@@ -54,6 +55,10 @@ def run(program: Path, control: str) -> Run:
     def run_it(scenario: str, size: int, *, through: str = control, launcher: Sequence[str] = (), **own: str) -> str:
         parameters = mpi_launch.parameters(through, **own)
         done = mpi_launch.mpirun([*launcher, program, scenario], size, parameters, RUN_S_MAX)
+        accused = ACCUSED.search(done.said)
+        if accused and f"rank {accused[1]} is content" in done.said:
+            # mpirun takes a process that has called MPI_Finalize for one that has not: once in a thousand runs or so.
+            done = mpi_launch.mpirun([*launcher, program, scenario], size, parameters, RUN_S_MAX)
         assert done.code == 0, done.said
         assert done.said.count("is content") == size, done.said
         return done.said
@@ -176,7 +181,10 @@ def test_verbosely_each_process_says_all(run: Run) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(4 * PATIENCE_S)
-def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(run: Run) -> None:
+def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WIRESUM_SHARE", "0")  # or those of one host would have one bit
     said = run("sums", SWITCH_WORKERS_MAX + 1, verbose="0")
     (warning,) = warnings(said)
     assert str(SWITCH_WORKERS_MAX) in warning
