@@ -4,7 +4,7 @@
 #   PYTHON=python3   the interpreter it is made from
 #   PYTHONS=...      the interpreters that wheels are built for, and tested with
 #   ARGS=...         arguments for demo, mininet, science and bench
-#   JOBS=...         how many compilers run at once, and a third of how many C++ tests
+#   JOBS=...         how many compilers run at once; C++ tests are three times as many
 #   TEST_WORKERS=... how many files of Python tests run at once
 
 VENV ?= .venv

@@ -80,7 +80,6 @@ ENDS: dict[str, Callable[[Started], None]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_remains_however_it_ends(how: str, mininet_here: None, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
@@ -157,7 +156,6 @@ def test_two_networks_need_two_folders(mininet_here: None, tmp_path: Path) -> No
     wait_until(lambda: not first.processes(), "all processes had ended")
 
 
-@pytest.mark.slow
 def test_the_prompt_opens_on_a_terminal_and_exit_ends_it(mininet_here: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "wiresum_mininet", "--switch", "software", "--output", str(tmp_path)]
     with contextlib.closing(Terminal(command, tmp_path)) as terminal:

@@ -57,7 +57,7 @@ def run(program: Path, control: str) -> Run:
         done = mpi_launch.mpirun([*launcher, program, scenario], size, parameters, RUN_S_MAX)
         accused = ACCUSED.search(done.said)
         if accused and f"rank {accused[1]} is content" in done.said:
-            # mpirun takes a process that has called MPI_Finalize for one that has not: once in a thousand runs or so.
+            # mpirun took a process that had returned from MPI_Finalize for one that had not called it: seen once.
             done = mpi_launch.mpirun([*launcher, program, scenario], size, parameters, RUN_S_MAX)
         assert done.code == 0, done.said
         assert done.said.count("is content") == size, done.said

@@ -155,6 +155,7 @@ def test_workers_with_different_precisions_get_an_error(rank: int, size: int) ->
 
 INDEPENDENT = {
     "exact": (wiresum.torch.Options(precision="exact"), True),
+    "int32": (wiresum.torch.Options(), True),
     "fixed": (wiresum.torch.Options(fixed_scale=1024.0), True),
     "auto": (wiresum.torch.Options(precision="auto"), False),
     "block": (wiresum.torch.Options(precision="block"), False),
@@ -176,6 +177,7 @@ def test_which_sums_do_not_depend_on_the_rest_of_the_batch(rank: int, size: int,
     for before, after in ((0, 0), (3, 0), (0, 9000), (5000, 700), (4097, 13)):
         first, last = (scale * torch.randn(n, generator=generator) for scale, n in ((1e3, before), (1e-3, after)))
         batch = torch.cat([first, request, last])
+        batch = (1000 * batch).int() if way == "int32" else batch
         dist.all_reduce(batch, group=group)
         sums.add(tuple(batch[before : before + len(request)].tolist()))
     assert (len(sums) == 1) == is_independent

@@ -331,7 +331,7 @@ class Gloo:
             time.sleep(0.01)
 
     def _name(self) -> str:
-        """This worker's for people: where its group has a job, with both ranks."""
+        """Names this worker for people: with both ranks where its group has a job."""
         return self.network.name if self.network is not None else f"rank {self._rank}"
 
     def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:

@@ -106,7 +106,7 @@ class Network:
         more = direct.notes if direct is not None else tuple
         settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
         self.name = group.named(session.rank)
-        """Of this worker, for people."""
+        """This worker, for people."""
         self._calls = CallLog(
             PrefixStore("calls", store), session.rank, session.world_size, more, settings, named=group.named
         )

@@ -58,7 +58,7 @@ SUMMED: dict[torch.dtype, Dtype] = {
 """The types that the network adds."""
 
 GATHERED_BYTES_MAX = 64 << 10
-"""Of all contributions to a small all-reduce."""
+"""The most bytes that all contributions to a small all-reduce may have together."""
 
 _INTEGERS = frozenset([torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
 _NUMBERS = _INTEGERS | {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -194,19 +194,20 @@ def operator_name(operator: Any) -> str:
 
 
 def factor_of(operator: Any) -> float | torch.Tensor | None:
-    """PREMUL_SUM's; None for other operators."""
+    """The factor of PREMUL_SUM; None for other operators."""
     is_premultiplied = operator == dist.ReduceOp.PREMUL_SUM
     return operator.__getstate__()[1] if is_premultiplied else None  # PyTorch 2.11 has it nowhere else
 
 
 def multiplied(tensor: torch.Tensor, factor: float | torch.Tensor | None) -> torch.Tensor:
-    """Rounded to the tensor's type."""
+    """The tensor's values times the factor, rounded to the tensor's type."""
     values = tensor.detach()
     return values if factor is None else (values * factor).to(values.dtype)
 
 
 def _extreme(compare: Any, choose: Any, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """NaN if there is one. PyTorch's own functions take either of 0.0 and -0.0, which depends on the processor."""
+    """The smaller or larger elements; NaN where either is. PyTorch's own functions take 0.0 or -0.0 as the processor
+    does."""
     if not one.is_floating_point():
         return choose(one, other)  # type: ignore[no-any-return]
     return torch.where(compare(other, one) | other.isnan(), other, one)
