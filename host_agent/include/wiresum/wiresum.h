@@ -94,11 +94,14 @@ enum {
   WIRESUM_IN_FLIGHT = 14                /* wiresum_wait's time is over; the operation goes on */
 };
 
+/* Sums of integers of b bits are exact modulo 2^b, and so the same with a sign and without. */
 typedef enum wiresum_dtype {
   WIRESUM_FLOAT32 = 0,
   WIRESUM_FLOAT16 = 1,
   WIRESUM_BFLOAT16 = 2,
-  WIRESUM_INT32 = 3
+  WIRESUM_INT32 = 3,
+  WIRESUM_INT8 = 4, /* in the network it takes twice its bytes, with more than 256 workers four times */
+  WIRESUM_INT64 = 5 /* in the network it takes 1.5 times its bytes, with more than 1,024 workers twice */
 } wiresum_dtype;
 
 typedef enum wiresum_op {

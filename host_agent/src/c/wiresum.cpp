@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "c/integer_sum.hpp"
 #include "c/sidecar_membership.hpp"
 #include "session/session.hpp"
 #include "wire/packet.hpp"
@@ -36,6 +38,7 @@ struct wiresum_session {
 
 struct wiresum_operation {
   wiresum::session::Call call;
+  std::optional<wiresum::c::IntegerSum> integers;  // of 8 or 64 bits
 };
 
 namespace {
@@ -123,6 +126,8 @@ struct Collective {
   enum class Kind : std::uint8_t { kAllReduce = 1, kReduce, kReduceScatter, kBroadcast, kAllGather, kBarrier };
   Kind kind = Kind::kBarrier;
   Dtype dtype = Dtype::kI32;
+  std::size_t element_bytes = 4;
+  std::uint8_t integer_bits = 32;  // on the wire
   bool average = false;
   int root = -1;
   std::vector<Region> regions;
@@ -138,6 +143,7 @@ std::uint16_t signature_of(const Collective& collective, unsigned bits) {
   };
   add(static_cast<std::uint64_t>(collective.kind));
   add(static_cast<std::uint64_t>(collective.dtype));
+  add(collective.element_bytes);
   add(collective.average ? 1 : 0);
   add(static_cast<std::uint64_t>(static_cast<std::int64_t>(collective.root)));
   add(bits);
@@ -149,7 +155,7 @@ wiresum::engine::Request request_of(Collective collective, const wiresum::sessio
   const bool is_raw = collective.dtype == Dtype::kRaw;
   const bool is_float = !is_raw && collective.dtype != Dtype::kI32;
   const bool is_sum = !is_raw && collective.kind != Collective::Kind::kBarrier;
-  const std::uint8_t bits = is_raw ? 8 : is_float ? grant.bits : 32;
+  const std::uint8_t bits = is_raw ? 8 : is_float ? grant.bits : collective.integer_bits;
   const std::uint16_t signature = signature_of(collective, bits);
   return {.work = {.format = {.dtype = collective.dtype,
                               .scaling = is_float ? wiresum::numeric::Scaling::kBlockExponent
@@ -173,16 +179,26 @@ Session& checked(const wiresum_session* session) {
   return *session->session;
 }
 
-Dtype dtype_of(wiresum_dtype dtype) {
+/// What a switch adds for it, and its size in memory.
+struct Type {
+  Dtype dtype;
+  std::size_t bytes;
+};
+
+Type type_of(wiresum_dtype dtype) {
   switch (dtype) {
     case WIRESUM_FLOAT32:
-      return Dtype::kF32;
+      return {Dtype::kF32, 4};
     case WIRESUM_FLOAT16:
-      return Dtype::kF16;
+      return {Dtype::kF16, 2};
     case WIRESUM_BFLOAT16:
-      return Dtype::kBF16;
+      return {Dtype::kBF16, 2};
     case WIRESUM_INT32:
-      return Dtype::kI32;
+      return {Dtype::kI32, 4};
+    case WIRESUM_INT8:
+      return {Dtype::kI32, 1};
+    case WIRESUM_INT64:
+      return {Dtype::kI32, 8};
   }
   throw Failure(Failure::kArgument, "no such dtype: there are those of wiresum_dtype");
 }
@@ -234,6 +250,7 @@ void await(const wiresum::engine::Operation& operation) {
 
 int result_of(const wiresum_operation& complete) {
   if (const Failure* const failure = complete.call.failure()) throw Failure(*failure);
+  if (complete.integers) complete.integers->finish();
   return WIRESUM_OK;
 }
 
@@ -242,6 +259,12 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
   auto made = std::make_unique<wiresum_operation>();
   Session& member = *session->session;
   try {
+    if (collective.dtype == Dtype::kI32 && collective.element_bytes != sizeof(std::int32_t)) {
+      made->integers.emplace(collective.element_bytes, static_cast<unsigned>(member.world_size()),
+                             std::move(collective.regions));
+      collective.regions = made->integers->limbs();
+      collective.integer_bits = made->integers->lane_bits();
+    }
     const nanoseconds timeout(session->timeout_ns.load());
     wiresum::engine::Request request = request_of(std::move(collective), member.grant(), timeout);
     request.caller_waits = operation == nullptr;
@@ -263,9 +286,14 @@ int start(const wiresum_session* session, Collective collective, wiresum_operati
 
 int start_sum(const wiresum_session* session, Collective::Kind kind, wiresum_dtype dtype, wiresum_op op, int root,
               std::vector<Region> regions, wiresum_operation** operation) {
-  const Dtype type = dtype_of(dtype);
-  const bool average = is_average(op, type);
-  return start(session, {.kind = kind, .dtype = type, .average = average, .root = root, .regions = std::move(regions)},
+  const Type type = type_of(dtype);
+  return start(session,
+               {.kind = kind,
+                .dtype = type.dtype,
+                .element_bytes = type.bytes,
+                .average = is_average(op, type.dtype),
+                .root = root,
+                .regions = std::move(regions)},
                operation);
 }
 
@@ -376,7 +404,7 @@ int wiresum_all_reduce(wiresum_session* session, const void* source, void* desti
   return guarded([&] {
     (void)checked(session);
     require_count(elements);
-    const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
+    const std::size_t bytes = elements * type_of(dtype).bytes;
     require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
     const Region region{.source = bytes_of(source), .destination = bytes_of(destination), .elements = elements};
     return start_sum(session, Collective::Kind::kAllReduce, dtype, op, -1, {region}, operation);
@@ -391,7 +419,7 @@ int wiresum_reduce(wiresum_session* session, const void* source, void* destinati
     require_count(elements);
     const bool is_root = member.rank() == root;
     if (is_root) {
-      const std::size_t bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
+      const std::size_t bytes = elements * type_of(dtype).bytes;
       require_apart(source, bytes, destination, bytes, 0, kPartlyOverlap);
     }
     const Region region{.source = bytes_of(source),
@@ -444,7 +472,7 @@ int wiresum_reduce_scatter(wiresum_session* session, const void* source, void* d
   return guarded([&] {
     const Session& member = checked(session);
     require_count(elements);
-    const std::size_t part_bytes = elements * wiresum::numeric::element_bytes(dtype_of(dtype));
+    const std::size_t part_bytes = elements * type_of(dtype).bytes;
     std::vector<Region> regions(static_cast<std::size_t>(member.world_size()));
     require_apart(source, regions.size() * part_bytes, destination, part_bytes,
                   static_cast<std::size_t>(member.rank()) * part_bytes,

@@ -254,6 +254,7 @@ def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: S
         ("crashes", "WIRESUM_ERROR_ABORTED.*rank 1 of job 'crashes': its process ended without leaving"),
         ("leaves", r"WIRESUM_ERROR_ABORTED.*rank 1 .* left"),
         ("diverges", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
+        ("widths-diverge", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
     ],
 )
 def test_a_worker_that_ends_early_ends_the_job_and_the_others_know_why(start: Start, scenario: str, says: str) -> None:

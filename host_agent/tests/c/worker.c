@@ -74,6 +74,26 @@ static void sum_integers(wiresum_session* session) {
   for (int i = 0; i < ELEMENTS; ++i) EXPECT(values[i] == i * everybody());
 }
 
+/* Integers of 8 and 64 bits, which wrap around. */
+static void sum_narrow_and_wide_integers(wiresum_session* session) {
+  enum { ELEMENTS = 3001, PART = 11 };
+  static uint8_t narrow[ELEMENTS];
+  static uint64_t wide[ELEMENTS], part[PART];
+  wiresum_operation* operation;
+  for (int i = 0; i < ELEMENTS; ++i) {
+    narrow[i] = (uint8_t)(i * (rank + 1));
+    wide[i] = (uint64_t)(i - 15) * 0x123456789ABCDEFu * (uint64_t)(rank + 1);
+  }
+  CHECK(wiresum_all_reduce(session, narrow, narrow, ELEMENTS, WIRESUM_INT8, WIRESUM_SUM, &operation));
+  CHECK(wiresum_reduce_scatter(session, wide, part, PART, WIRESUM_INT64, WIRESUM_SUM, NULL));
+  CHECK(wiresum_reduce(session, wide, wide, ELEMENTS, WIRESUM_INT64, WIRESUM_SUM, 0, NULL));
+  finish(&operation);
+  const uint64_t unit = 0x123456789ABCDEFu * (uint64_t)everybody();
+  for (int i = 0; i < PART; ++i) EXPECT(part[i] == (uint64_t)(rank * PART + i - 15) * unit);
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(narrow[i] == (uint8_t)(i * everybody()));
+  for (int i = 0; i < ELEMENTS; ++i) EXPECT(rank != 0 || wide[i] == (uint64_t)(i - 15) * unit);
+}
+
 /* ---- scenarios ---- */
 
 static void collectives(void) {
@@ -87,6 +107,7 @@ static void collectives(void) {
   EXPECT(wiresum_rank(session) == rank && wiresum_world_size(session) == world_size);
 
   sum_integers(session);
+  sum_narrow_and_wide_integers(session);
   for (int i = 0; i < ELEMENTS; ++i) source[i] = (float)((rank + 1) * i);
   CHECK(wiresum_all_reduce(session, source, sum, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_SUM, &operation));
   finish(&operation);
@@ -138,7 +159,7 @@ static void collectives(void) {
 
   wiresum_statistics statistics;
   CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
-  EXPECT(statistics.operations == 11 && statistics.results >= 14 && statistics.bytes_sent >= 4 * 5000);
+  EXPECT(statistics.operations == 14 && statistics.results >= 14 && statistics.bytes_sent >= 4 * 5000);
   CHECK(wiresum_leave(&session));
   EXPECT(session == NULL);
   EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is not our child */
@@ -253,13 +274,13 @@ static void forked(void) {
 
 /* Starts a sum in which the others do not take part before the test, or they, have ended this worker's job. */
 static void wait_for_the_end(wiresum_session* session) {
-  int32_t value = 1;
+  int32_t values[3] = {1, 1, 1}; /* as many words as one integer of 64 bits */
   wiresum_operation* operation = NULL;
   tell_test("waiting");
   int code = WIRESUM_OK;
   /* The first call may still complete: the other rank's packets from before its end are at the switch. */
   for (int tries = 0; code == WIRESUM_OK && tries < 2; ++tries) {
-    code = wiresum_all_reduce(session, &value, &value, 1, WIRESUM_INT32, WIRESUM_SUM, &operation);
+    code = wiresum_all_reduce(session, values, values, 3, WIRESUM_INT32, WIRESUM_SUM, &operation);
     if (code == WIRESUM_OK) code = wiresum_wait(&operation, PATIENCE_S);
   }
   EXPECT(code != WIRESUM_OK && code != WIRESUM_IN_FLIGHT && operation == NULL);
@@ -289,10 +310,13 @@ static void go(const char* way) {
     abort();
   } else if (strcmp(way, "leaves") == 0) {
     CHECK(wiresum_leave(&session));
-  } else if (strcmp(way, "diverges") == 0) {
-    float value = 1;
+  } else if (strcmp(way, "diverges") == 0 || strcmp(way, "widths-diverge") == 0) {
+    float values[3] = {1, 1, 1};
+    int64_t wide = 1;
     wiresum_operation* operation;
-    CHECK(wiresum_all_reduce(session, &value, &value, 1, WIRESUM_FLOAT32, WIRESUM_SUM, &operation));
+    CHECK(strcmp(way, "diverges") == 0
+              ? wiresum_all_reduce(session, values, values, 3, WIRESUM_FLOAT32, WIRESUM_SUM, &operation)
+              : wiresum_all_reduce(session, &wide, &wide, 1, WIRESUM_INT64, WIRESUM_SUM, &operation));
     EXPECT(wiresum_wait(&operation, PATIENCE_S) != WIRESUM_OK);
     wiresum_leave(&session);
   } else {
@@ -395,7 +419,7 @@ static void null_pointers(void) {
       is_null(wiresum_broadcast(session, NULL, n, root, &operation));
       is_null(wiresum_broadcast(session, NULL, n, root, NULL));
     }
-    for (wiresum_dtype dtype = WIRESUM_FLOAT32; dtype <= WIRESUM_INT32; ++dtype) {
+    for (wiresum_dtype dtype = WIRESUM_FLOAT32; dtype <= WIRESUM_INT64; ++dtype) {
       is_null(wiresum_all_reduce(session, NULL, NULL, n, dtype, WIRESUM_SUM, &operation));
       is_null(wiresum_all_reduce(session, NULL, memory, n, dtype, WIRESUM_SUM, &operation));
       is_null(wiresum_all_reduce(session, memory, NULL, n, dtype, WIRESUM_SUM, NULL));

@@ -37,7 +37,7 @@ AGENT_FOLDERS: dict[str, set[str]] = {
     "engine": {"process", "wire", "numeric", "worker", "schedule", "transport", "leaf"},
     "session": {"process", "wire", "transport", "leaf", "engine"},
     "bindings": {"numeric", "transport", "session", "wiresum"},  # wiresum/agent/capi.hpp
-    "c": {"process", "wire", "session", "wiresum"},  # wiresum/wiresum.h: the C interface
+    "c": {"process", "wire", "numeric", "schedule", "session", "wiresum"},  # wiresum/wiresum.h: the C interface
 }
 SWITCH_DATAPLANE_MAY_USE = {"wire", "numeric"}
 SWITCH_MAY_USE = {"process", "wire", "numeric", "transport"}

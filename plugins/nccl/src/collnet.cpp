@@ -125,30 +125,36 @@ void check(int code) {
   }
 }
 
-/// What the network adds exactly as NCCL would: NCCL takes its own path for all else. It gives averages as sums.
-bool is_summed(ncclDataType_t type, ncclRedOp_t op) {
-  constexpr std::array kTypes{ncclFloat32, ncclFloat16, ncclBfloat16, ncclInt32, ncclUint32};
-  return op == ncclSum && std::ranges::find(kTypes, type) != kTypes.end();
-}
-
 struct Type {
+  ncclDataType_t type;
   wiresum_dtype dtype;
   std::size_t bytes;
 };
 
-Type summed_type(ncclDataType_t type, ncclRedOp_t op) {
-  require(is_summed(type, op),
-          "Wiresum has no such sum, as it has told NCCL: there are sums of fp32, fp16, bf16, int32 and uint32");
-  switch (type) {
-    case ncclFloat32:
-      return {WIRESUM_FLOAT32, 4};
-    case ncclFloat16:
-      return {WIRESUM_FLOAT16, 2};
-    case ncclBfloat16:
-      return {WIRESUM_BFLOAT16, 2};
-    default:  // a sum modulo 2^32 has the same bits with a sign and without
-      return {WIRESUM_INT32, 4};
-  }
+/// What the switch adds. Sums modulo 2^b have the same bits with a sign and without.
+constexpr std::array<Type, 9> kSummed{{
+    {ncclFloat32, WIRESUM_FLOAT32, 4},
+    {ncclFloat16, WIRESUM_FLOAT16, 2},
+    {ncclBfloat16, WIRESUM_BFLOAT16, 2},
+    {ncclInt32, WIRESUM_INT32, 4},
+    {ncclUint32, WIRESUM_INT32, 4},
+    {ncclInt8, WIRESUM_INT8, 1},
+    {ncclUint8, WIRESUM_INT8, 1},
+    {ncclInt64, WIRESUM_INT64, 8},
+    {ncclUint64, WIRESUM_INT64, 8},
+}};
+
+/// Null if NCCL shall take its own path. It gives averages as sums.
+const Type* find_summed(ncclDataType_t type, ncclRedOp_t op) {
+  const auto* const found = std::ranges::find(kSummed, type, &Type::type);
+  return op == ncclSum && found != kSummed.end() ? found : nullptr;
+}
+
+const Type& summed_type(ncclDataType_t type, ncclRedOp_t op) {
+  const Type* const found = find_summed(type, op);
+  require(found != nullptr,
+          "Wiresum has no such sum, as it has told NCCL: there are sums of fp32, fp16, bf16 and integers");
+  return *found;
 }
 
 Group& group_of(void* comm) {
@@ -234,7 +240,7 @@ ncclResult_t connect(void** handles, int size, int rank, void* listen_comm, void
 }
 
 ncclResult_t reduce_support(ncclDataType_t type, ncclRedOp_t op, int* supported) {
-  *supported = is_summed(type, op) ? 1 : 0;
+  *supported = find_summed(type, op) != nullptr ? 1 : 0;
   return ncclSuccess;
 }
 
@@ -243,7 +249,7 @@ ncclResult_t iallreduce(void* comm, void* source, void* destination, size_t coun
   return guarded([&] {
     *request = nullptr;
     Group& group = group_of(comm);
-    const Type summed = summed_type(type, op);
+    const Type& summed = summed_type(type, op);
     GroupRequest* const made = group.post(count * summed.bytes, 1);
     if (made == nullptr) return;
     check(wiresum_all_reduce(group.session, source, destination, count, summed.dtype, WIRESUM_SUM, made->next()));
@@ -281,7 +287,7 @@ ncclResult_t ireducescatter(void* comm, int count, ncclNetSGE_v11_t* sources, vo
   return guarded([&] {
     *request = nullptr;
     Group& group = group_of(comm);
-    const Type summed = summed_type(type, op);
+    const Type& summed = summed_type(type, op);
     require(count == 1 && sources->size >= window_bytes, "the source must be one, of the window's size");
     GroupRequest* const made = group.post(window_bytes, static_cast<std::size_t>(group.size));
     if (made == nullptr) return;

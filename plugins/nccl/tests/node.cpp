@@ -180,21 +180,41 @@ ncclResult_t await(void* request, int* bytes) {
 
 // ---- elements ----
 
-/// Small, so that every type has the exact sum of all nodes' elements.
+/// Small, so that every float has the exact sum of all nodes' elements.
 int element(unsigned seed, int rank, std::size_t index) {
   const auto mixed =
       static_cast<std::uint32_t>(index) * 2654435761u + static_cast<std::uint32_t>(rank) * 40503u + seed * 97u;
   return static_cast<int>((mixed >> 7) % 33) - 16;
 }
 
-std::size_t bytes_of(ncclDataType_t type) { return type == ncclFloat16 || type == ncclBfloat16 ? 2 : 4; }
+std::size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt64:
+    case ncclUint64:
+      return 8;
+    default:
+      return 4;
+  }
+}
 
-/// What a whole number up to 2,048 is in a type.
+bool is_float(ncclDataType_t type) { return type == ncclFloat32 || type == ncclFloat16 || type == ncclBfloat16; }
+
+/// What a whole number up to 2,048 is in a type. Of integers it is a multiple, modulo their size: sums stay sums.
 void put(ncclDataType_t type, int number, std::uint8_t* memory) {
+  if (!is_float(type)) {
+    const std::uint64_t integer = static_cast<std::uint64_t>(std::int64_t{number}) * 0x0123456789ABCDEFu;
+    std::memcpy(memory, &integer, bytes_of(type));
+    return;
+  }
   const auto as_float = static_cast<float>(number);
   std::uint32_t bits = 0;
   std::memcpy(&bits, &as_float, sizeof bits);
-  if (type == ncclInt32 || type == ncclUint32) bits = static_cast<std::uint32_t>(number);
   if (type == ncclBfloat16) bits >>= 16;
   if (type == ncclFloat16 && number != 0) {
     bits = ((bits >> 16) & 0x8000u) | ((((bits >> 23) & 0xFFu) - 112u) << 10) | ((bits >> 13) & 0x3FFu);
@@ -243,8 +263,8 @@ struct Window {
 Window window_of(const Step& step) {
   const std::size_t per_rank = step.bytes / bytes_of(step.type) / static_cast<std::size_t>(size) * bytes_of(step.type);
   const std::size_t whole = per_rank * static_cast<std::size_t>(size);
-  const std::size_t begin = whole / 4 / 4 * 4;
-  const std::size_t bytes = whole / 2 / 4 * 4;
+  const std::size_t begin = whole / 4 / 8 * 8;
+  const std::size_t bytes = whole / 2 / 8 * 8;
   const std::size_t first = std::max(begin, per_rank * static_cast<std::size_t>(rank_here));
   const std::size_t last = std::min(begin + bytes, per_rank * static_cast<std::size_t>(rank_here + 1));
   return {per_rank, begin, bytes, first, last > first ? last - first : 0};
@@ -309,7 +329,8 @@ ncclResult_t run(Group& group, std::vector<Step> steps) {
   return ncclSuccess;
 }
 
-constexpr std::array kTypes{ncclFloat32, ncclFloat16, ncclBfloat16, ncclInt32, ncclUint32};
+constexpr std::array kTypes{ncclFloat32, ncclFloat16, ncclBfloat16, ncclInt32, ncclUint32,
+                            ncclInt8,    ncclUint8,   ncclInt64,    ncclUint64};
 
 // ---- scenarios ----
 
@@ -321,7 +342,7 @@ void sums(const std::string& count) {
     std::vector<Step> steps;
     unsigned seed = 1000 * static_cast<unsigned>(g);
     for (const ncclDataType_t type : kTypes) {
-      for (const std::size_t bytes : {std::size_t{4}, std::size_t{64} << 10, std::size_t{256} << 10, kStepBytesMax}) {
+      for (const std::size_t bytes : {std::size_t{8}, std::size_t{64} << 10, std::size_t{256} << 10, kStepBytesMax}) {
         for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter}) {
           steps.push_back({.kind = kind, .type = type, .bytes = bytes, .seed = ++seed});
         }
@@ -496,7 +517,7 @@ void random_sequence(const std::string& text) {
     for (Step& step : steps) {
       // Of few bytes, a step's window may be empty: NCCL has no such step.
       const unsigned long bytes = below(8) == 0 ? 1 + below(500'000) : 1 + below(20'000);
-      step = {.kind = static_cast<Kind>(below(3)), .type = kTypes[below(kTypes.size())], .bytes = 64 + bytes / 4 * 4};
+      step = {.kind = static_cast<Kind>(below(3)), .type = kTypes[below(kTypes.size())], .bytes = 64 + bytes / 8 * 8};
       step.seed = below(1u << 20);
     }
     if (has_fault && round == fault_round && rank_here == victim) {
