@@ -34,16 +34,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seeds",
         type=int,
         default=int(os.environ.get("WIRESUM_SIM_SEEDS", "0")),
-        help="run each simulation with seeds 0, 1, ... up to this many (default: WIRESUM_SIM_SEEDS, or the tier's)",
+        help="run each simulation with so many seeds (default: WIRESUM_SIM_SEEDS, or the tier's)",
     )
+    group.addoption("--first-seed", type=int, default=0, help="the first of --seeds (default: 0)")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, default in SEEDS_DEFAULT.items():
         if name in metafunc.fixturenames:
             seeds = metafunc.config.getoption("--seed", default=None)
+            first = metafunc.config.getoption("--first-seed", default=0)
             count = metafunc.config.getoption("--seeds", default=0)
-            metafunc.parametrize(name, seeds or range(count) or seeds_of_a_tier(default))
+            metafunc.parametrize(name, seeds or range(first, first + count) or seeds_of_a_tier(default))
 
 
 def seeds_of_a_tier(count: int) -> list[object]:

@@ -8,7 +8,7 @@ fault is over before anybody gives up: there the job goes on, or all hear why it
 or all go on, within a bound, each life keeps what its table promises (watched.py), and in the end no service keeps
 anything of the job.
 
-pytest host_agent/tests/agent/test_lives.py --seeds 10000        a long run
+pytest host_agent/tests/agent/test_lives.py --seeds 10000        a long run; --first-seed 10000: the next
 pytest host_agent/tests/agent/test_lives.py --seed 1234          repeats a seed
 """
 
@@ -18,8 +18,10 @@ import copy
 import dataclasses
 import functools
 import math
+import os
 import random
 import struct
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from wiresum.agent.life_table import ABORT_S_MAX, IMPOSSIBLE, LEAVE_S_MAX, NOTHI
 from wiresum.agent.membership import Membership
 from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs.cluster import Switch
+from wiresum_lab.clocks.for_threads import Task, never
 from wiresum_lab.doubles.controller import NOBODY, switch
 from wiresum_lab.doubles.moving import roles
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job
@@ -51,6 +54,8 @@ MARGIN_S = 75.0
 KEEP_S = 700.0
 """Until a service has lost whoever does not say that it leaves."""
 REASON, BUG = "the loss is NaN", "a thread has died"
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where the states of services are, so that no world waits for a disk."""
 RACKS = ("127.0.1.1", "127.0.1.2")
 
 
@@ -82,7 +87,9 @@ class Rounds:
     def _draw(self) -> None:
         ahead = [[self._chance.random() < 0.3 for _ in range(SLOTS)] for _ in range(self.workers)]
         self.positions = [[self._round + each for each in mine] for mine in ahead]
-        self.roles = roles(self.positions)
+
+    def roles(self) -> list[bytes]:
+        return roles(self.positions)
 
     def pass_on(self, now: float) -> None:
         self.passed += 1
@@ -128,7 +135,7 @@ class Sums(DataPath):
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
         assert self.stands_still and grant.key != self.key
         super().move(grant, roles)
-        assert roles == self.rounds.roles[self.rank], "the roles are those of where all workers stand"
+        assert roles == self.rounds.roles()[self.rank], "the roles are those of where all workers stand"
         assert grant.members_secret == self.secret, "it is still the job's"
         self.stands_still = False
         self.know(grant)
@@ -194,15 +201,15 @@ class World:
         self.said: list[str] = []
         """What has happened, for people."""
         self.is_over = False
-        self.network.start(self._pass_on, "rounds")
+        self.network.start_task(self._pass_on(), "rounds")
 
-    def _pass_on(self) -> None:
+    def _pass_on(self) -> Task:
         """Where all workers are at one lease, and its switch has what they sent, each round passes."""
         while not self.is_over:
             keys = {path.key for path in self.paths}
             if len(keys) == 1 and not keys & self.rounds.lost_keys and self._all_send():
                 self.rounds.pass_on(self.network.now())
-            self.network.sleep(STEP_S)
+            yield never, self.network.now() + STEP_S
 
     def _all_send(self) -> bool:
         return not any(path.stands_still or path.over or path.errors or path.is_dead for path in self.paths)
@@ -299,12 +306,12 @@ class World:
     def _await_moment(self, members: list[Membership], within_s: float) -> None:
         """Often it is one of a worker's life that seldom comes."""
         moment = self.chance.choice([*[None] * len(Phase), *Phase, *["halted"] * 4])
+        lives = [each._life for each in members]
 
         def has_come() -> bool:
-            lives = [each._life for each in members]
             return any(life.phase is moment or (moment == "halted" and life.halted is not None) for life in lives)
 
-        if self.network.wait_for(has_come, self.network.now() + within_s):
+        if self.network.wait_for(has_come if moment is not None else never, self.network.now() + within_s):
             self.network.sleep(self.chance.choice([0.0, LATENCY_S, STEP_S]))
 
     def _fault(self) -> None:
@@ -509,13 +516,18 @@ class World:
         assert any(text in str(error) for text in said), error
 
 
-def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int, tmp_path: Path) -> None:
+def test_all_workers_of_a_job_end_or_go_on_whatever_fails(life_seed: int) -> None:
     Watched.visited.update({(Phase.JOINED, Event.BEGIN): 1})
-    world = World(life_seed, tmp_path)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        _live(life_seed, Path(folder))
+
+
+def _live(seed: int, folder: Path) -> None:
+    world = World(seed, folder)
     try:
         world.run()
     except BaseException:
-        print(f"repeat it: --seed {life_seed}", *world.said, sep="\n")  # noqa: T201 - for people
+        print(f"repeat it: --seed {seed}", *world.said, sep="\n")  # noqa: T201 - for people
         raise
 
 

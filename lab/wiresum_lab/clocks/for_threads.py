@@ -3,7 +3,8 @@
 One thread runs at a time, and hands over only where it waits. Then the thread goes on that has waited longest among
 those whose wait is over. If all wait, time moves to the first moment that a thread waits for. So a test runs in the
 same order each time, at any load of the machine, and hours of waiting take no time. The thread that makes the clock
-takes part; other threads must be started by `start`.
+takes part; other threads must be started by `start`. What only waits between short steps can be a task, which takes
+turns in the same order, and needs no thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -21,27 +23,26 @@ from wiresum_lab.patience import PATIENCE_S, TimedOutError
 
 T = TypeVar("T")
 
+Task = Iterator[tuple[Callable[[], object], float]]
+"""Yields what it waits for, and until when. Its steps do not wait themselves."""
+
 WAITS_MAX = 100_000
 """How many waits may begin at one moment. More of them mean an endless loop, whose condition is true already."""
 MINUTES_S = 600.0
 """Default limit of a wait, in virtual seconds: longer than any time-out of a worker or a service in these tests."""
+never: Callable[[], bool] = bool
+"""The condition of a wait for a moment."""
 
 
 class _Turn:
-    """A thread that waits for a condition, or for a moment."""
+    """A thread or a task that waits for a condition, or for a moment."""
 
-    def __init__(self, is_true: Callable[[], bool], until: float) -> None:
-        self._is_true, self.until, self.thread = is_true, until, threading.current_thread()
-        self.come = threading.Semaphore(0)
+    def __init__(self, name: str, is_true: Callable[[], object], until: float, task: Task | None = None) -> None:
+        self.name, self.is_true, self.until, self.task = name, is_true, until, task
+        self.come = threading.Lock()
+        self.come.acquire()
         self.error: BaseException | None = None
         """The error that the condition has raised. Any thread may have evaluated it."""
-
-    def is_ready(self, now: float) -> bool:
-        try:
-            return self.until <= now or self._is_true()
-        except BaseException as error:
-            self.error = error
-            return True
 
 
 class _Thread(threading.Thread):
@@ -58,7 +59,8 @@ class VirtualClock(Clock):
         self._waits = 0
         """Waits since time has moved."""
         self._stuck = self._asks = False
-        """`_stuck`: every thread waits for ever. `_asks`: a condition is being evaluated, and must not wait itself."""
+        """`_stuck`: every thread waits for ever. `_asks`: a condition is evaluated, or a task makes a step; neither may
+        wait itself."""
 
     def now(self) -> float:
         return self._now
@@ -66,21 +68,20 @@ class VirtualClock(Clock):
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return self.wait_for(event.is_set, self._now + seconds)
 
-    def wait_for(self, is_true: Callable[[], bool], until: float) -> bool:
-        self._waits += 1
-        assert self._waits < WAITS_MAX, "a thread waits again and again, and time does not move"
+    def wait_for(self, is_true: Callable[[], object], until: float) -> bool:
+        self._count_wait()
         if not is_true():
-            self._hand_over(_Turn(is_true, until))
-        return is_true()
+            self._hand_over(_Turn(threading.current_thread().name, is_true, until))
+        return bool(is_true())
 
     def take(self, items: queue.SimpleQueue[T], seconds: float) -> T | None:
-        return items.get() if self.wait_for(lambda: not items.empty(), self._now + seconds) else None
+        return items.get() if self.wait_for(items.qsize, self._now + seconds) else None
 
     def sleep(self, seconds: float) -> None:
-        self.wait_for(lambda: False, self._now + seconds)
+        self.wait_for(never, self._now + seconds)
 
     def start(self, target: Callable[[], object], name: str) -> threading.Thread:
-        turn = _Turn(lambda: True, math.inf)
+        turn = _Turn(name, lambda: True, math.inf)
 
         def run() -> None:
             turn.come.acquire()
@@ -90,10 +91,13 @@ class VirtualClock(Clock):
                 thread.over = True
                 self._next().come.release()
 
-        thread = turn.thread = _Thread(target=run, name=name, daemon=True)
+        thread = _Thread(target=run, name=name, daemon=True)
         thread.start()
         self._turns.append(turn)
         return thread
+
+    def start_task(self, task: Task, name: str) -> None:
+        self._turns.append(_Turn(name, lambda: True, math.inf, task))
 
     def join(self, thread: threading.Thread, seconds: float) -> None:
         self.wait_for(lambda: not thread.is_alive(), self._now + seconds)
@@ -113,7 +117,8 @@ class VirtualClock(Clock):
             meanwhile()
             return bool(condition())
 
-        assert self.wait_for(is_true, self._now + within_s), f"after {within_s:.0f} virtual seconds: not so: {what}"
+        is_over = condition if meanwhile is bool else is_true
+        assert self.wait_for(is_over, self._now + within_s), f"after {within_s:.0f} virtual seconds: not so: {what}"
 
     def run(self, *functions: Callable[[], T]) -> list[T]:
         """Runs all functions at the same time, each in a thread of its own. Returns their results, or raises the first
@@ -125,9 +130,12 @@ class VirtualClock(Clock):
                 found[index] = functions[index]()
             except BaseException as error:
                 found[index] = error
+            ended.append(index)
 
-        threads = [self.start(functools.partial(run_one, index), "test") for index in range(len(functions))]
-        self.wait_until(lambda: not any(thread.is_alive() for thread in threads), "they have ended")
+        ended: list[int] = []
+        for index in range(len(functions)):
+            self.start(functools.partial(run_one, index), "test")
+        self.wait_until(lambda: len(ended) == len(functions), "they have ended")
         for error in found:
             if isinstance(error, BaseException):
                 raise error
@@ -141,12 +149,16 @@ class VirtualClock(Clock):
         self.wait_until(lambda: not thread.is_alive(), "it ends")
 
     def threads(self) -> list[str]:
-        """The names of the other threads that have not ended."""
-        return [turn.thread.name for turn in self._turns]
+        """The names of the other threads, and of the tasks, that have not ended."""
+        return [turn.name for turn in self._turns]
 
     def expect_no_threads(self) -> None:
         self.wait_for(lambda: self.threads() == [], self._now + MINUTES_S)
         assert self.threads() == [], "all have ended"
+
+    def _count_wait(self) -> None:
+        self._waits += 1
+        assert self._waits < WAITS_MAX, "a thread waits again and again, and time does not move"
 
     def _hand_over(self, turn: _Turn) -> None:
         assert not self._asks, "what is waited for waits itself"
@@ -155,22 +167,51 @@ class VirtualClock(Clock):
         if after is not turn:
             after.come.release()
             if not turn.come.acquire(timeout=10 * PATIENCE_S):
-                raise TimedOutError(f"thread {turn.thread.name} waits in virtual time, and another one does not")
+                raise TimedOutError(f"thread {turn.name} waits in virtual time, and another one does not")
         if turn.error is not None:
             raise turn.error
         if self._stuck:
             raise AssertionError("every thread waits for ever")
 
     def _next(self) -> _Turn:
-        """Removes and returns the thread whose turn it is. Moves time if all wait."""
+        """Removes and returns the thread whose turn it is, after the tasks before it. Moves time if all wait."""
         self._asks = True
-        ready = next((turn for turn in self._turns if turn.is_ready(self._now)), None)
-        self._asks = False
-        if ready is None:
-            ready = min(self._turns, key=lambda turn: turn.until)
-            if ready.until == math.inf:
-                self._stuck = True
-            else:
-                self._now, self._waits = ready.until, 0
-        self._turns.remove(ready)
-        return ready
+        while True:
+            turn = self._ready() or self._later()
+            self._turns.remove(turn)
+            if turn.task is None:
+                self._asks = False
+                return turn
+            self._go_on(turn, turn.task)
+
+    def _ready(self) -> _Turn | None:
+        now = self._now
+        for turn in self._turns:
+            try:
+                if turn.until <= now or turn.is_true():
+                    return turn
+            except BaseException as error:
+                turn.error = error
+                return turn
+        return None
+
+    def _later(self) -> _Turn:
+        turn = min(self._turns, key=operator.attrgetter("until"))
+        if turn.until < math.inf:
+            self._now, self._waits = turn.until, 0
+            return turn
+        self._stuck = True
+        return next(turn for turn in self._turns if turn.task is None)
+
+    def _go_on(self, turn: _Turn, task: Task) -> None:
+        """Its errors are shown as a thread's are."""
+        try:
+            if turn.error is not None:
+                raise turn.error
+            for turn.is_true, turn.until in task:
+                self._count_wait()
+                if not turn.is_true():
+                    self._turns.append(turn)
+                    return
+        except BaseException as error:
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))

@@ -27,7 +27,7 @@ from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.revocation import TELL_S
 from wiresum.controller.store import DeposedError, Store
-from wiresum_lab.clocks.for_threads import VirtualClock
+from wiresum_lab.clocks.for_threads import Task, VirtualClock, never
 from wiresum_lab.doubles.controller import JobsHarness
 
 LATENCY_S = 0.001
@@ -51,7 +51,7 @@ class Network(VirtualClock):
     def revoke(self, certificate: str) -> None:
         self.revoked.add(certificate)
         for running in self.services.values():
-            self.start(running.turn_out, "revocation")
+            self.start_task(running.turn_out(), "revocation")
 
 
 class Call(grpc.RpcError):  # type: ignore[misc]
@@ -60,14 +60,11 @@ class Call(grpc.RpcError):  # type: ignore[misc]
     def __init__(self, host: Host, deadline: float) -> None:
         self.host, self._network, self._deadline = host, host.network, deadline
         self.events: deque[Any] = deque()
-        self._code: str | None = None
-        """The status code with which the call has ended; None while it is open."""
+        self.is_over = False
+        self._code = ""
+        """The status code with which the call has ended; empty while it is open."""
         self._details = ""
         self._trailers: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        return self._code is not None
 
     @property
     def is_answered(self) -> bool:
@@ -76,13 +73,17 @@ class Call(grpc.RpcError):  # type: ignore[misc]
     def lose(self) -> None:
         """Breaks the call's connection; answers that were not read are lost."""
         self.events.clear()
-        self._code = None
+        self.is_over = False
         self.end("UNAVAILABLE", "Socket closed")
 
     def end(self, code: str = "OK", details: str = "", trailers: Sequence[tuple[str, str]] = ()) -> None:
         """Ends the call. Only the first end counts."""
-        if self._code is None:
-            self._code, self._details, self._trailers = code, details, tuple(trailers)
+        if not self.is_over:
+            self.is_over, self._code, self._details, self._trailers = True, code, details, tuple(trailers)
+
+    def answer(self, answer: Any) -> None:
+        self.events.append(answer)
+        self.end()
 
     def refuse(self, refusal: Refusal) -> None:
         retry = [] if refusal.retry_s is None else [(messages.RETRY_KEY, str(int(1000 * refusal.retry_s)))]
@@ -92,7 +93,7 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         self.end("CANCELLED", "Locally cancelled by application!")
 
     def code(self) -> Any:
-        return grpc.StatusCode[self._code or "OK"]
+        return grpc.StatusCode[self._code]
 
     def details(self) -> str:
         return self._details
@@ -318,9 +319,9 @@ class Running(JobsHarness):
         self._streams: dict[Worker, Call] = {}
         self._calls: list[Call] = []
         super().__init__(owner.sizes, limits, switches=owner.switches(), store=store, now=network.now())
-        network.start(self._tick, f"service at {owner.endpoint}")
+        network.start_task(self._tick(), f"service at {owner.endpoint}")
         if network.revoked:
-            network.start(self.turn_out, "revocation")
+            network.start_task(self.turn_out(), "revocation")
 
     @property
     def runs(self) -> bool:
@@ -361,19 +362,23 @@ class Running(JobsHarness):
         except DeposedError:
             self.owner.kill()
 
-    def turn_out(self) -> None:
+    def turn_out(self) -> Task:
         """Holders of certificates that are revoked: first their jobs are told, and then their calls end."""
+        yield self._is_thawed, math.inf
         with self._now():
             if self.runs:
                 self.jobs.expel(self._network.revoked.__contains__, self.now)
-        self._network.sleep(TELL_S)
+        yield never, self._network.now() + TELL_S
         for call in self._calls:
             if call.host.certificate in self._network.revoked:
                 call.refuse(REVOKED)
 
+    def _is_thawed(self) -> bool:
+        return not self.frozen
+
     @contextlib.contextmanager
     def _now(self) -> Iterator[None]:
-        self._network.wait_for(lambda: not self.frozen, math.inf)
+        self._network.wait_for(self._is_thawed, math.inf)
         self.now = self._network.now()
         yield
         if self.runs:
@@ -387,17 +392,17 @@ class Running(JobsHarness):
                 self._unwritten += batch
                 if not self._writes:
                     self._writes = True
-                    self._network.start(self._write, "disk")
+                    self._network.start_task(self._write(), "disk")
             else:
                 self.write(batch)
                 self.carry_out(batch)
 
-    def _write(self) -> None:
+    def _write(self) -> Task:
         while self._unwritten:
             batch, self._unwritten = self._unwritten, []
             for carry_out in (self.write, self.carry_out):
-                self._network.sleep(self.lag_s / 2)
-                self._network.wait_for(lambda: not self.frozen, math.inf)
+                yield never, self._network.now() + self.lag_s / 2
+                yield self._is_thawed, math.inf
                 if not self.runs:
                     return
                 self.now = self._network.now()
@@ -405,10 +410,13 @@ class Running(JobsHarness):
             self._unwritten += self.jobs.take_outputs()
         self._writes = False
 
-    def _tick(self) -> None:
-        while not self._network.wait_for(lambda: not self.runs, self._network.now() + TICK_S):
-            with self._now():
-                self.jobs.tick(self.now)
+    def _tick(self) -> Task:
+        while self.runs:
+            yield never, self._network.now() + TICK_S
+            yield self._is_thawed, math.inf
+            if self.runs:
+                with self._now():
+                    self.jobs.tick(self.now)
 
     # Calls of workers.
 
@@ -425,15 +433,16 @@ class Running(JobsHarness):
         except Refusal as refusal:
             return call.refuse(refusal)
 
-        def watch() -> None:
-            self._network.wait_for(lambda: call.is_over, math.inf)
+        def watch() -> Task:
+            yield lambda: call.is_over, math.inf
             if self._joins.get(worker) is call:
                 del self._joins[worker]
+            yield self._is_thawed, math.inf
             if self.runs and not call.is_answered:
                 with self._now():
                     self.jobs.hung_up(worker, number, self.now)
 
-        self._network.start(watch, f"Join of {worker}")
+        self._network.start_task(watch(), f"Join of {worker}")
         return None
 
     def take_stream(self, beats: Iterable[messages.Heartbeat], call: Call) -> None:
@@ -450,7 +459,7 @@ class Running(JobsHarness):
                     if worker is None:
                         worker = self.jobs.attend(beat.member, self.now, Asker(certificate=call.host.certificate))
                         stream, self._streams[worker] = worker.stream, call
-                        self._network.start(functools.partial(self._await_break, worker, stream, call), "stream")
+                        self._network.start_task(self._await_break(worker, stream, call), "stream")
                     halted = beat.halted if beat.HasField("halted") else None
                     self.jobs.beat(worker, beat.round_newest, self.now, halted)
             except Refusal as refusal:
@@ -460,10 +469,11 @@ class Running(JobsHarness):
                 lost = self.jobs.moving.lost(worker.job)
                 call.events.append(messages.JobEvent(pulse=messages.Pulse(lost=lost)))
 
-    def _await_break(self, worker: Worker, stream: int, call: Call) -> None:
-        self._network.wait_for(lambda: call.is_over, math.inf)
+    def _await_break(self, worker: Worker, stream: int, call: Call) -> Task:
+        yield lambda: call.is_over, math.inf
         if self._streams.get(worker) is call:
             del self._streams[worker]
+        yield self._is_thawed, math.inf
         if self.runs:
             with self._now():
                 self.jobs.broken(worker, stream, self.now)
@@ -497,13 +507,15 @@ class Running(JobsHarness):
         except Refusal as refusal:
             return call.refuse(refusal)
 
-        def say() -> None:
-            self._network.wait_for(lambda: call.is_over or not self._writes, math.inf)
-            call.events.append(answer)
-            call.end()
-
-        self._network.start(say, "answer") if self._writes else say()
+        if self._writes:
+            self._network.start_task(self._answer_when_written(call, answer), "answer")
+        else:
+            call.answer(answer)
         return None
+
+    def _answer_when_written(self, call: Call, answer: Any) -> Task:
+        yield lambda: call.is_over or not self._writes, math.inf
+        call.answer(answer)
 
     def answer(self, output: outputs.Output) -> None:
         match output:

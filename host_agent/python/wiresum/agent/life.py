@@ -130,12 +130,16 @@ class Life:
         if done != NOTHING:
             after = getattr(self, f"_{done}")(*what)
             assert after is self.phase or after in FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
-            self.phase = after
-            if after is Phase.LEFT:
-                self.worker = Worker()  # the old one refers to our owner, and so does what watches its traffic
-                self._watch()
-            self._timers = {timer: at for timer, at in self._timers.items() if TABLE[after][timer] != IMPOSSIBLE}
+            if after is not self.phase:
+                self._enter(after)
         return self._outputs
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        if phase is Phase.LEFT:
+            self.worker = Worker()  # the old one refers to our owner, and so does what watches its traffic
+            self._watch()
+        self._timers = {timer: at for timer, at in self._timers.items() if TABLE[phase][timer] != IMPOSSIBLE}
 
     @property
     def has_lost_lease(self) -> bool:

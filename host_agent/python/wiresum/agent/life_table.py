@@ -12,7 +12,13 @@ from enum import Enum
 from wiresum.agent.control import RETRY_PAUSE_S
 
 
-class Phase(Enum):
+class _Single(Enum):
+    """Its members are found by identity, and not by a hash of their names, which `Enum` computes in Python."""
+
+    __hash__ = object.__hash__
+
+
+class Phase(_Single):
     JOINED = "it has a lease, and does not attend yet"
     ATTENDING = "a stream is open to a service where it is a member"
     AWAY = "the stream broke: a pause"
@@ -30,7 +36,7 @@ class Phase(Enum):
     INERT = "this process is a forked child, and no member"
 
 
-class Event(Enum):
+class Event(_Single):
     """What happens, and what is said with it."""
 
     BEGIN = "the worker has a data path: `Worker`"
@@ -189,7 +195,7 @@ TABLE = _parsed(_GOES_ON, _HAS_ORDER)
 FOLLOWS = {name: phases for names, phases in _FOLLOWS.items() for name in names.split()}
 
 
-class Do(Enum):
+class Do(_Single):
     """What is to be done, and with what."""
 
     CONNECT = "anew, to the service at this endpoint"
