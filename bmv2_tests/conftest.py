@@ -23,15 +23,21 @@ MODEL_TIMEOUT_S = 3600
 
 
 @functools.cache
-def bmv2_absent() -> str:
-    from wiresum_lab.namespaces.bmv2 import bmv2_missing
+def namespaces_absent() -> str:
     from wiresum_lab.namespaces.star import StarError, check_prerequisites
 
     try:
         check_prerequisites()
     except StarError as error:
-        return f"not run on bmv2: {error}"
-    return f"not run on bmv2: {missing}" if (missing := bmv2_missing()) else ""
+        return str(error)
+    return ""
+
+
+@functools.cache
+def bmv2_absent() -> str:
+    from wiresum_lab.namespaces.bmv2 import bmv2_missing
+
+    return f"not run on bmv2: {missing}" if (missing := namespaces_absent() or bmv2_missing()) else ""
 
 
 @functools.cache
@@ -55,7 +61,7 @@ def p4testgen_absent() -> str:
     return f"without new cases: {absent}" if (absent := testgen.missing()) else ""
 
 
-CHECKS = {"bmv2": bmv2_absent, "p4c": p4c_absent, "further": p4testgen_absent}
+CHECKS = {"namespaces": namespaces_absent, "bmv2": bmv2_absent, "p4c": p4c_absent, "further": p4testgen_absent}
 """By fixture, why the tests that use it cannot run here."""
 
 
@@ -75,6 +81,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_one_for_each_reason(items, why_not)
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """A test that uses this is skipped where no network namespaces can be made."""
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ class Cluster:
             if target.is_first:
                 self._install(target, desired.of_configuration(target))
         self.configured = self.entries()
-        self.harness = JobsHarness(switches=[_switch(target) for target in self.targets.values()])
+        self.harness = JobsHarness(switches=[node_of(target) for target in self.targets.values()])
         self._carried_out = 0
         """The number of the harness's outputs that were carried out."""
         self._admitted: dict[tuple[str, int], JobEntry] = {}
@@ -187,15 +187,18 @@ class Cluster:
         self._carried_out = len(self.harness.done)
         for output in outputs:
             if isinstance(output, Admit):
-                target = self.targets[output.switch_name]
-                self._install(target, desired.of_job(target, output.entry))
-                self._admitted[output.switch_name, output.entry.job] = output.entry
+                self.admit(output.switch_name, output.entry)
             elif isinstance(output, Evict):
-                target = self.targets[output.switch_name]
-                entry = self._admitted.pop((output.switch_name, output.number))
-                self._remove(target, desired.of_job(target, entry))
+                self.evict(output.switch_name, output.number)
 
     # Tables.
+
+    def admit(self, node: str, entry: JobEntry) -> None:
+        self._install(self.targets[node], desired.of_job(self.targets[node], entry))
+        self._admitted[node, entry.job] = entry
+
+    def evict(self, node: str, job: int) -> None:
+        self._remove(self.targets[node], desired.of_job(self.targets[node], self._admitted.pop((node, job))))
 
     def _install(self, target: Target, entities: Iterable[desired.Entity]) -> None:
         switch, held = self._switches[self._switch_of[target.name]], self._held[self._switch_of[target.name]]
@@ -276,7 +279,7 @@ class Cluster:
                     sent.append((to.place, answer))
 
 
-def _switch(target: Target) -> cluster.Switch:
+def node_of(target: Target) -> cluster.Switch:
     sizes = SwitchSizes(target.pipeline.slots, target.pipeline.lanes, target.jobs_max, tables=desired.room(target))
     parent = target.parent.name if target.parent else ""
     endpoint = Endpoint(target.address, target.port)

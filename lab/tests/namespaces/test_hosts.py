@@ -1,87 +1,65 @@
-"""A training on two hosts of four workers, which share a stream on each, goes on while a worker is stopped for a while,
-and when its switch is killed; it ends with a name when a worker is. Every sum is right. Needs root and PyTorch."""
+"""A training on two hosts, whose workers share a stream on each. Needs root and PyTorch."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
+from wiresum.join.constants import CONTROL_PORT
 from wiresum_lab.namespaces.links import Link
-from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, Star
-from wiresum_lab.namespaces.transports import start_switch, start_worker
-from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import Program, wait_until
-
-HOSTS, A_HOST = 2, 4
-PROGRAM = Path(__file__).with_name("training_worker.py")
-ENOUGH = 20
-"""Steps that show that the training goes on: none of them was in flight when a fault came."""
+from wiresum_lab.namespaces.star import MANAGEMENT_DEVICE, STAR_DEVICE, Star
+from wiresum_lab.namespaces.training import Training
+from wiresum_lab.namespaces.transports import TRANSPORTS, missing, spec, start_switch
+from wiresum_lab.processes import Program, wiresum
 
 pytestmark = [pytest.mark.usefixtures("namespaces"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-class Training:
-    def __init__(self, star: Star, folder: Path) -> None:
-        self.folder = folder
-        self.switch = start_switch(star, "udp", folder / "switch.log")
-        hosts = [host for host in star.workers for _ in range(A_HOST)]
-        variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": MANAGEMENT_DEVICE}
-        self.workers = [
-            start_worker(
-                star,
-                host,
-                "udp",
-                [str(PROGRAM), str(folder), str(rank), str(len(hosts))],
-                folder / f"{rank}.log",
-                variables,
-            )
-            for rank, host in enumerate(hosts)
-        ]
-
-    def goes_on(self) -> None:
-        wanted = max(self._steps(rank) for rank in range(len(self.workers))) + ENOUGH
-        wait_until(
-            lambda: min(self._steps(rank) for rank in range(len(self.workers))) >= wanted,
-            f"all workers have made {wanted} steps",
-            4 * PATIENCE_S,
-            self._check,
-        )
-
-    def stop_for_a_while(self, worker: Program) -> None:
-        os.kill(worker.pid, signal.SIGSTOP)
-        state = Path(f"/proc/{worker.pid}/stat")
-        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the worker stands still")
-        os.kill(worker.pid, signal.SIGCONT)
-
-    def _steps(self, rank: int) -> int:
-        path = self.folder / f"steps{rank}"
-        return int(path.read_text() or 0) if path.exists() else 0
-
-    def _check(self) -> None:
-        for worker in self.workers:
-            worker.check()
-
-
 @pytest.mark.parametrize("killed", [4, 6])
 def test_it_survives_what_it_can_and_names_what_it_cannot(killed: int, tmp_path: Path) -> None:
-    """Rank 4 sums for its host, 6 does not."""
-    with Star(HOSTS, Link(rate_mbit=100)) as star:
-        training = Training(star, tmp_path)
+    """It goes on while a worker is stopped for a while, and when its switch is killed; it ends with a name when a
+    worker is. Rank 4 sums for its host, 6 does not."""
+    with Star(2, Link(rate_mbit=100)) as star:
+        switch = start_switch(star, "udp", tmp_path / "switch.log")
+        hosts = [host for host in star.workers for _ in range(4)]
+        training = Training(hosts, star.switch.control_endpoint, tmp_path)
         training.goes_on()
         for stopped in (0, 5):
-            training.stop_for_a_while(training.workers[stopped])
+            training.stop_for_a_while(stopped)
             training.goes_on()
-        training.switch.kill()
+        switch.kill()
         training.goes_on()
-        training.workers[killed].kill()
-        left = [worker for rank, worker in enumerate(training.workers) if rank != killed]
-        for worker in left:
-            worker.process.wait(4 * PATIENCE_S)
-        reports = [json.loads(worker.said().splitlines()[-1]) for worker in left]
-    assert {report.get("lost") for report in reports} == {killed}, reports
-    assert [report["sharing"] for report in reports if 0 in report["sharing"]] == 4 * [[0, 1, 2, 3]]
-    assert all(star.workers[0].address in report["service"] for report in reports), "rank 0's fallback"
+        reports = training.end(killed)
+    assert [reports[rank]["sharing"] for rank in range(4)] == 4 * [[0, 1, 2, 3]]
+    assert all(star.workers[0].address in report["service"] for report in reports.values()), "rank 0's fallback"
+
+
+@pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != "udp"])
+def test_a_host_has_one_device_for_all_of_its_workers(transport: str, tmp_path: Path) -> None:
+    if reason := missing(transport):
+        pytest.skip(reason)
+    with Star(2) as star:
+        start_switch(star, transport, tmp_path / "switch.log")
+        hosts = [host for host in star.workers for _ in range(2)]
+        variables = {"WIRESUM_TRANSPORT": spec(transport)}
+        training = Training(hosts, star.switch.control_endpoint, tmp_path, variables)
+        training.goes_on()
+        reports = training.end(3)
+    assert [reports[rank]["sharing"] for rank in range(3)] == [[0, 1], [0, 1], [2, 3]]
+    assert [reports[rank]["transport"].split()[0] for rank in range(3)] == [transport, "shared", transport]
+
+
+def test_links_with_a_switch_each_carry_a_part_of_the_stream(tmp_path: Path) -> None:
+    with Star(2) as star:
+        switches = {STAR_DEVICE: star.switch.address, MANAGEMENT_DEVICE: star.manager.management_address}
+        for at, address in zip((star.switch, star.manager), switches.values(), strict=True):
+            command = wiresum("switch", "--bind", address, "--control", f"{address}:{CONTROL_PORT}", "--insecure")
+            Program(command, tmp_path / f"{address}.log", at=at.popen).await_text("ready: ")
+        hosts = [host for host in star.workers for _ in range(2)]
+        training = Training(hosts, "+".join(switches.values()), tmp_path, {"WIRESUM_ADDRESS": ""})
+        training.goes_on()
+        reports = training.end(3)
+        sent = [int(hosts[0].run(["cat", f"/sys/class/net/{device}/statistics/tx_bytes"])) for device in switches]
+    assert [reports[rank]["sharing"] for rank in range(3)] == [[0, 1], [0, 1], [2, 3]]
+    assert min(sent) > sum(sent) / 3, sent

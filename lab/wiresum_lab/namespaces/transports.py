@@ -24,13 +24,13 @@ def missing(transport: str) -> str | None:
     return None
 
 
-def _spec(transport: str) -> str:
+def spec(transport: str) -> str:
     return f"dpdk:{EAL}" if transport == "dpdk" else transport
 
 
 def start_switch(star: Star, transport: str, log: Path, *options: str) -> Program:
     ends = ["--bind", star.switch.address, "--control", star.switch.control_endpoint]
-    command = wiresum("switch", *ends, "--insecure", "--transport", _spec(transport), *options)
+    command = wiresum("switch", *ends, "--insecure", "--transport", spec(transport), *options)
     switch = Program(command, log, at=star.switch.popen)
     switch.await_text("ready: ")
     return switch
@@ -45,5 +45,5 @@ def start_worker(
     variables: Mapping[str, str] | None = None,
 ) -> Program:
     """Starts a worker as a Python process; `arguments` are for the interpreter."""
-    own = {"WIRESUM_TRANSPORT": _spec(transport)} | host.variables(star.switch.control_endpoint)
+    own = {"WIRESUM_TRANSPORT": spec(transport)} | host.variables(star.switch.control_endpoint)
     return Program([sys.executable, *arguments], log, {**own, **(variables or {})}, at=host.popen)

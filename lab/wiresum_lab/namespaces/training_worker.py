@@ -1,4 +1,4 @@
-"""One worker of test_hosts.py: a training in which each step depends on every sum before, and each sum is checked."""
+"""One worker of training.py."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import torch.distributed as dist
 import wiresum.torch
 from wiresum.agent import WorkerLostError
 
-ELEMENTS = 50_000
-
 
 def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
     """Small integers, so that sums are exact; every worker can compute those of all."""
     return (7 * weights + rank + step) % 5
 
 
-def train(rank: int, size: int, steps: Path) -> dict[str, int]:
+def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int]:
     """Until a worker is lost, or a sum is wrong. The file `steps` says how far it has come."""
-    weights = torch.arange(float(ELEMENTS)) % 64
+    weights = torch.arange(float(elements)) % 64
     step = 0
     try:
         while True:
@@ -41,13 +39,14 @@ def train(rank: int, size: int, steps: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    folder, rank, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, (rank, size, elements) = Path(sys.argv[1]), map(int, sys.argv[2:])
     wiresum.torch.register()
     dist.init_process_group("wiresum", init_method=f"file://{folder}/store", rank=rank, world_size=size)
-    report = train(rank, size, folder / f"steps{rank}")
+    report = train(rank, size, elements, folder / f"steps{rank}")
     stats = wiresum.torch.stats()
     assert stats.network is not None
-    print(json.dumps(report | {"sharing": stats.network.sharing, "service": stats.service}))
+    path = {"sharing": stats.network.sharing, "transport": stats.network.transport, "service": stats.service}
+    print(json.dumps(report | path))
 
 
 if __name__ == "__main__":
