@@ -112,6 +112,7 @@ test-nightly: build-dev sanitize-all  ##! run all there is, for hours
 	$(call run_ctest,build/dev)
 	.ci/fuzz 300
 	$(py) -m pytest host_agent/tests/sim host_agent/tests/agent/test_lives.py --seeds 10000 --maxfail 10
+	$(py) -m pytest plugins/nccl/tests -k random --seeds 10000 --maxfail 10
 	$(pytest)
 	$(py) -m wiresum_lab.soaks.cluster_soak --seconds 3600
 	.ci/wheel

@@ -11,4 +11,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # several files run at once, and mostly wait
 slowness.share()
-pytest_plugins = ["wiresum_lab.suite.plugin"]
+pytest_plugins = ["wiresum_lab.suite.plugin", "wiresum_lab.suite.seeds"]

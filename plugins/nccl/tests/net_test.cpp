@@ -1,6 +1,4 @@
 // NCCL's point-to-point table, both ends in one process, and peers that are none of NCCL's.
-#include "../src/nccl_v11.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -10,9 +8,7 @@
 
 #include <array>
 #include <chrono>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -27,6 +23,7 @@
 
 #include "../src/device.hpp"
 #include "../src/tcp.hpp"
+#include "logger.hpp"
 
 extern "C" {
 extern const ncclNet_v11_t ncclNetPlugin_v11;
@@ -35,23 +32,12 @@ extern const ncclCollNet_v11_t ncclCollNetPlugin_v11;
 
 namespace {
 
+using nccl::last_warning;
 using wiresum::nccl::Handle;
 
 constexpr const ncclNet_v11_t& net = ncclNetPlugin_v11;
 using Memory = std::vector<std::uint8_t>;
 using HandleBytes = std::array<std::uint8_t, NCCL_NET_HANDLE_MAXSIZE>;
-
-thread_local std::string warning;
-
-void log(ncclDebugLogLevel level, unsigned long /*flags*/, const char* /*file*/, int /*line*/, const char* format,
-         ...) {
-  std::array<char, 1024> text{};
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text.data(), text.size(), format, arguments);
-  va_end(arguments);
-  if (level == NCCL_LOG_WARN) warning = text.data();
-}
 
 /// Calls until something is there: ctest ends what takes too long.
 template <class Call>
@@ -67,9 +53,9 @@ class NetTest : public testing::Test {
     setenv("WIRESUM_ADDRESS", "127.0.0.1", 1);
     void* context = nullptr;
     ncclNetCommConfig_v11_t config{.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
-    EXPECT_EQ(net.init(&context, 1, &config, log, nullptr), ncclSuccess);
+    EXPECT_EQ(net.init(&context, 1, &config, nccl::log, nullptr), ncclSuccess);
     EXPECT_EQ(net.listen(nullptr, 0, handle_.data(), &listener_), ncclSuccess);
-    warning.clear();
+    last_warning.clear();
   }
   ~NetTest() override {
     EXPECT_EQ(send_ == nullptr ? ncclSuccess : net.closeSend(send_), ncclSuccess);
@@ -80,8 +66,8 @@ class NetTest : public testing::Test {
   void connect() {
     send_ = until_made([this](void** made) { return net.connect(nullptr, 0, handle_.data(), made, nullptr); });
     recv_ = until_made([this](void** made) { return net.accept(listener_, made, nullptr); });
-    ASSERT_NE(send_, nullptr) << warning;
-    ASSERT_NE(recv_, nullptr) << warning;
+    ASSERT_NE(send_, nullptr) << last_warning;
+    ASSERT_NE(recv_, nullptr) << last_warning;
   }
 
   void* send(Memory& memory, int tag) {
@@ -157,11 +143,11 @@ TEST_F(NetTest, SeveralMessagesOfAnySizeAreInFlight) {
     int bytes = 0;
     int done = 0;
     while (done == 0) {
-      ASSERT_EQ(net.test(receives[i], &done, &bytes), ncclSuccess) << warning;
+      ASSERT_EQ(net.test(receives[i], &done, &bytes), ncclSuccess) << last_warning;
       for (void*& one : sends) {
         int is_sent = 0;
         if (one == nullptr) continue;
-        ASSERT_EQ(net.test(one, &is_sent, nullptr), ncclSuccess) << warning;
+        ASSERT_EQ(net.test(one, &is_sent, nullptr), ncclSuccess) << last_warning;
         if (is_sent != 0) one = nullptr;
       }
     }
@@ -222,12 +208,12 @@ TEST_F(NetTest, AMessageThatDoesNotFitIsRefusedAndStaysSo) {
   EXPECT_EQ(await(send(sent, 0)), 101);
   for (int i = 0; i < 2; ++i) {
     int done = 0;
-    warning.clear();
+    last_warning.clear();
     ncclResult_t result = ncclSuccess;
     while (result == ncclSuccess) result = net.test(request, &done, nullptr);
     EXPECT_EQ(result, ncclInvalidUsage);
-    EXPECT_EQ(warning.substr(0, 30), "the connection with 127.0.0.1:") << warning;
-    EXPECT_NE(warning.find("it sent 101 bytes where 100 fit"), std::string::npos) << warning;
+    EXPECT_EQ(last_warning.substr(0, 30), "the connection with 127.0.0.1:") << last_warning;
+    EXPECT_NE(last_warning.find("it sent 101 bytes where 100 fit"), std::string::npos) << last_warning;
   }
   EXPECT_EQ(received, Memory(100, 9));
 }
@@ -238,7 +224,7 @@ TEST_F(NetTest, AReceiverThatClosedIsNamed) {
   void* const request = send(memory, 0);
   EXPECT_EQ(net.closeRecv(std::exchange(recv_, nullptr)), ncclSuccess);
   EXPECT_EQ(await(request), -1);
-  EXPECT_EQ(warning.substr(0, 30), "the connection with 127.0.0.1:") << warning;
+  EXPECT_EQ(last_warning.substr(0, 30), "the connection with 127.0.0.1:") << last_warning;
 }
 
 TEST_F(NetTest, ASenderThatClosedIsNamedAfterWhatItHasSent) {
@@ -249,9 +235,9 @@ TEST_F(NetTest, ASenderThatClosedIsNamedAfterWhatItHasSent) {
   Memory received(100'000);
   EXPECT_EQ(await(receive(received, 0)), 100'000);
   EXPECT_EQ(received, sent);
-  warning.clear();
+  last_warning.clear();
   EXPECT_EQ(failure_of_receive(), ncclRemoteError);
-  EXPECT_NE(warning.find("the peer has closed it"), std::string::npos) << warning;
+  EXPECT_NE(last_warning.find("the peer has closed it"), std::string::npos) << last_warning;
 }
 
 TEST_F(NetTest, StrangersAreNotHeardAndKeepNobodyOut) {
@@ -312,7 +298,7 @@ TEST_F(NetTest, WhoKnowsTheSecretStillMustSendMessages) {
   const Memory garbage(64, 0xFF);
   EXPECT_EQ(::send(peer, garbage.data(), garbage.size(), 0), ssize_t{64});
   EXPECT_EQ(await(request), -1);
-  EXPECT_NE(warning.find("it sent what is no message"), std::string::npos) << warning;
+  EXPECT_NE(last_warning.find("it sent what is no message"), std::string::npos) << last_warning;
   EXPECT_EQ(received, Memory(100, 9));
   close(peer);
 }
@@ -323,7 +309,7 @@ TEST_F(NetTest, ConnectingFailsWhereNobodyListensAndThenTriesAnew) {
   ncclResult_t result = ncclSuccess;
   while (result == ncclSuccess) result = net.connect(nullptr, 0, handle_.data(), &made, nullptr);
   EXPECT_EQ(result, ncclRemoteError);
-  EXPECT_NE(warning.find("cannot connect to 127.0.0.1:"), std::string::npos) << warning;
+  EXPECT_NE(last_warning.find("cannot connect to 127.0.0.1:"), std::string::npos) << last_warning;
   EXPECT_EQ(made, nullptr);
   // In the same memory, another handle.
   EXPECT_EQ(net.listen(nullptr, 0, handle_.data(), &listener_), ncclSuccess);
@@ -366,7 +352,7 @@ TEST_F(NetTest, AHandleOfAnotherPlugInIsRefused) {
   HandleBytes other{};
   void* made = nullptr;
   EXPECT_EQ(net.connect(nullptr, 0, other.data(), &made, nullptr), ncclInvalidUsage);
-  EXPECT_NE(warning.find("is NCCL_NET_PLUGIN the same at all ranks?"), std::string::npos) << warning;
+  EXPECT_NE(last_warning.find("is NCCL_NET_PLUGIN the same at all ranks?"), std::string::npos) << last_warning;
 }
 
 TEST_F(NetTest, AForkedChildDoesNotKeepAConnectionAlive) {
@@ -413,7 +399,7 @@ TEST_F(NetTest, RandomMessagesArrive) {
           flying.back().first = send(flying.back().second, messages[i].second);
           ++i;
         } else {
-          EXPECT_GE(await(flying.front().first), 0) << warning;
+          EXPECT_GE(await(flying.front().first), 0) << last_warning;
           flying.pop_front();
         }
       }
@@ -426,7 +412,7 @@ TEST_F(NetTest, RandomMessagesArrive) {
         flying.back().first = receive(flying.back().second, messages[posted].second);
         ++posted;
       }
-      EXPECT_EQ(await(flying.front().first), static_cast<int>(messages[i].first)) << warning;
+      EXPECT_EQ(await(flying.front().first), static_cast<int>(messages[i].first)) << last_warning;
       EXPECT_EQ(flying.front().second, pattern(messages[i].first, static_cast<unsigned>(i))) << "seed " << seed;
       flying.pop_front();
     }
@@ -464,7 +450,7 @@ TEST_F(NetTest, HandlesOfGroupsAreCheckedBeforeAnythingIsJoined) {
     const ncclResult_t result = ncclCollNetPlugin_v11.connect(pointers.data(), 3, 1, listener, &group);
     EXPECT_NE(result, ncclSuccess);
     EXPECT_EQ(group, nullptr);
-    EXPECT_NE(warning.find(text), std::string::npos) << warning;
+    EXPECT_NE(last_warning.find(text), std::string::npos) << last_warning;
   };
   handles[2][0] ^= 1;
   refuses("node 2 has another plug-in");

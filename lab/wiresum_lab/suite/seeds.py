@@ -1,4 +1,4 @@
-"""Options that select the seeds of the simulations."""
+"""Options that select the seeds of simulations and of other random tests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ SEEDS_DEFAULT = {
     "long_seed": 60,
     "long_fault_seed": 60,
     "life_seed": 360,
+    "nccl_seed": 80,
 }
 """By the name of a test's argument. `make test` runs the first quarter, `make test-nightly` all."""
+SLOW = ("nccl_seed",)
+"""`make test-all` runs all of these."""
 COMMIT_VARIABLE = "SIMULATION_SEED"
 """Says a seed that no run had before: .ci/run derives it from the commit."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
-    group.addoption("--seed", type=int, action="append", help="run the simulation with this seed (may be repeated)")
+    group.addoption("--seed", type=int, action="append", help="run each simulation with this seed (may be repeated)")
     group.addoption(
         "--seeds",
         type=int,
@@ -40,15 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for name, default in SEEDS_DEFAULT.items():
+    for name in SEEDS_DEFAULT:
         if name in metafunc.fixturenames:
             seeds = metafunc.config.getoption("--seed", default=None)
             first = metafunc.config.getoption("--first-seed", default=0)
             count = metafunc.config.getoption("--seeds", default=0)
-            metafunc.parametrize(name, seeds or range(first, first + count) or seeds_of_a_tier(default))
+            metafunc.parametrize(name, seeds or range(first, first + count) or seeds_of_a_tier(name))
 
 
-def seeds_of_a_tier(count: int) -> list[object]:
+def seeds_of_a_tier(name: str) -> list[object]:
+    count, mark = SEEDS_DEFAULT[name], pytest.mark.slow if name in SLOW else pytest.mark.nightly
     of_commit = [int(text) for text in os.environ.get(COMMIT_VARIABLE, "").split()]
     quick = count // 4
-    return [*range(quick), *of_commit, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(quick, count))]
+    return [*range(quick), *of_commit, *(pytest.param(seed, marks=mark) for seed in range(quick, count))]
