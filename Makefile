@@ -172,6 +172,7 @@ lint: $(ready)-dev  ##! check style, types, layers and C++
 	$(py) controller/wiresum/join/generate.py --check
 	$(py) p4src/generate_constants.py --check
 	$(py) p4src/wiresum/compiled/compile_program.py --check
+	$(py) -m wiresum_lab.rules
 	@echo "clang-format: $(words $(cpp)) files"
 	@$(VENV)/bin/clang-format --dry-run -Werror $(cpp)
 	$(py) -m wiresum_lab.tidy --jobs $(JOBS)

@@ -8,7 +8,7 @@ from bmv2_tests.bmv2_harness import Bmv2Harness
 from wiresum.controller.p4runtime import admit
 
 
-def test_two_workers_on_one_host_are_distinguished(harness: Bmv2Harness) -> None:
+def test_two_workers_on_one_host_are_distinguished(harness: Bmv2Harness) -> None:  # R3.1
     with harness.job(2, hosts=[harness.hosts[5]] * 2) as job:
         assert job.send(job.packet(0, words=job.words(4))).reason == "admitted"
         outcome = job.send(job.packet(1, words=job.words(5)))

@@ -10,7 +10,7 @@ from wiresum.join.constants import FLOOD_GROUP
 from wiresum_lab.doubles.workers import QUESTION
 
 
-def test_a_receiver_without_an_entry_gets_no_copy_and_the_others_do(harness: Bmv2Harness) -> None:
+def test_a_receiver_without_an_entry_gets_no_copy_and_the_others_do(harness: Bmv2Harness) -> None:  # R3.27
     """This happens while a job is being removed."""
     with harness.job(3) as job:
         for worker in range(2):

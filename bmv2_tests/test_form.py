@@ -20,14 +20,14 @@ OF_OTHERS = 4 + 4 + 1 + 13 + 8 + 32 + 12
 and the upper bits of its port."""
 
 
-def test_a_checksum_that_comes_out_as_zero_is_taken_in_its_other_form(harness: Bmv2Harness) -> None:
+def test_a_checksum_that_comes_out_as_zero_is_taken_in_its_other_form(harness: Bmv2Harness) -> None:  # R2.8
     with harness.job(1) as job:
         frame = job.frame(_with_checksum_zero(job.packet(), bytes(job.frame(job.packet()))))
         assert bytes(frame)[40:42] == b"\xff\xff"
         assert job.send_frame(0, frame).reason == "admitted"
 
 
-def test_a_checksum_that_comes_out_as_zero_is_sent_in_its_other_form(harness: Bmv2Harness) -> None:
+def test_a_checksum_that_comes_out_as_zero_is_sent_in_its_other_form(harness: Bmv2Harness) -> None:  # R2.13
     with harness.job(1) as job:
         (copy,) = job.send(job.packet()).copies
         again = job.packet(after=2)  # of the same cell; the round counts in the checksum, too
@@ -44,7 +44,7 @@ def _with_checksum_zero(packet: Packet, frame: bytes) -> Packet:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [DATA, EMPTY, QUESTION])
-def test_no_flipped_bit_of_a_frame_has_an_effect(harness: Bmv2Harness, kind: int) -> None:
+def test_no_flipped_bit_of_a_frame_has_an_effect(harness: Bmv2Harness, kind: int) -> None:  # R2.8, R3.5
     """Neither of a contribution that would complete the cell nor of a question to a complete one. Behind the Ethernet
     header, that is: its addresses and type say whether a frame comes to the switch at all."""
     with harness.job(2) as job:
@@ -74,7 +74,7 @@ def _flipped(frame: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("change", [{"options": [IPOption_NOP()] * 4}, {"flags": "MF"}, {"frag": 1}])
-def test_options_and_fragments_are_not_aggregated(harness: Bmv2Harness, change: dict[str, object]) -> None:
+def test_options_and_fragments_are_not_aggregated(harness: Bmv2Harness, change: dict[str, object]) -> None:  # R2.10
     with harness.job(1) as job:
         frame = job.frame(job.packet())
         for name, value in change.items():
@@ -85,7 +85,7 @@ def test_options_and_fragments_are_not_aggregated(harness: Bmv2Harness, change: 
 
 
 @pytest.mark.parametrize("port", [43487, 43504, 53])
-def test_another_udp_port_of_the_switch_is_other_traffic(harness: Bmv2Harness, port: int) -> None:
+def test_another_udp_port_of_the_switch_is_other_traffic(harness: Bmv2Harness, port: int) -> None:  # R2.3
     with harness.job(1) as job:
         frame = job.frame(job.packet())
         frame[UDP].dport = port

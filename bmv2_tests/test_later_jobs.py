@@ -103,12 +103,12 @@ def tofino(request: pytest.FixtureRequest) -> Switch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_later_job_on_tofino_reads_nothing_of_misbehaving_workers(tofino: Switch, seed: int) -> None:
+def test_a_later_job_on_tofino_reads_nothing_of_misbehaving_workers(tofino: Switch, seed: int) -> None:  # R3.21
     check(TofinoSite(TofinoNetwork(tofino)), random.Random(seed))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_later_job_on_bmv2_reads_nothing_of_misbehaving_workers(harness: Bmv2Harness, seed: int) -> None:
+def test_a_later_job_on_bmv2_reads_nothing_of_misbehaving_workers(harness: Bmv2Harness, seed: int) -> None:  # R3.21
     check(Bmv2Site(harness), random.Random(seed))
 
 

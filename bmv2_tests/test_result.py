@@ -10,7 +10,7 @@ from bmv2_tests.bmv2_harness import WORKER_PORT, Bmv2Harness
 from wiresum.join.constants import SWITCH_PORT
 
 
-def test_a_job_with_a_port_offset_uses_only_those_ports_of_the_switch(harness: Bmv2Harness) -> None:
+def test_a_job_with_a_port_offset_uses_only_those_ports_of_the_switch(harness: Bmv2Harness) -> None:  # R2.4
     with harness.job(2, threads=2, port_offset=6) as job:
         for thread in range(2):
             packets = [job.packet(worker, slot=4 * thread) for worker in range(2)]
@@ -29,7 +29,7 @@ def test_a_job_with_a_port_offset_uses_only_those_ports_of_the_switch(harness: B
 
 
 @pytest.mark.parametrize("tos", [0, 1, 2, 3, 0x2E << 2, 0xFF])
-def test_a_congestion_mark_reaches_the_workers(harness: Bmv2Harness, tos: int) -> None:
+def test_a_congestion_mark_reaches_the_workers(harness: Bmv2Harness, tos: int) -> None:  # R3.22
     with harness.job(2) as job:
         job.send(job.packet(0))
         frame = job.frame(job.packet(1))

@@ -163,7 +163,7 @@ def test_who_sent_a_ping_with_a_damaged_payload_notices(network: TofinoNetwork) 
     assert internet_checksum(answer.frame[34:]) != 0
 
 
-def test_no_flipped_bit_of_an_ipv4_header_or_a_length_has_an_effect(network: TofinoNetwork) -> None:
+def test_no_flipped_bit_of_an_ipv4_header_or_a_length_has_an_effect(network: TofinoNetwork) -> None:  # R2.7, R2.8
     for member in MEMBERS[:-1]:
         contribute(network, member)
     port, right = network.port(MEMBERS[-1]), network.own_frame(MEMBERS[-1], contribution(MEMBERS[-1])).pack()
@@ -184,13 +184,13 @@ def test_other_traffic_to_the_switch_is_dropped_and_counted(network: TofinoNetwo
 
 @pytest.mark.parametrize("kind", [DATA, EMPTY, META])
 @pytest.mark.parametrize("ecn", [0, 1, 3])
-def test_a_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, ecn: int) -> None:
+def test_a_congestion_mark_reaches_the_workers(network: TofinoNetwork, kind: int, ecn: int) -> None:  # R3.22
     frames = [UdpFrame.unpack(copy.frame) for copy in complete(network, kind, ecn=ecn)]
     assert [frame.ecn for frame in frames] == [ecn] * JOB.workers
 
 
 @pytest.mark.parametrize("ecn", [0, 1, 3])
-def test_the_answer_to_a_question_keeps_its_congestion_mark(network: TofinoNetwork, ecn: int) -> None:
+def test_the_answer_to_a_question_keeps_its_congestion_mark(network: TofinoNetwork, ecn: int) -> None:  # R3.22
     (missing,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
     complete(network)
     (result,) = contribute(network, MEMBERS[0], QUESTION, ecn=ecn)
@@ -246,6 +246,7 @@ def test_contributions_are_counted_by_worker(network: TofinoNetwork) -> None:
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
+# R3.21
 def test_a_sum_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: TofinoNetwork, kind: int) -> None:
     """A packet of a newer round writes the cell while the packet that is to carry the RESULT recirculates."""
     pass_once = two_passes.switch.one_pass
@@ -260,7 +261,7 @@ def test_a_sum_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: T
 
 
 @pytest.mark.parametrize("kind", [DATA, QUESTION])
-def test_a_sum_is_not_sent_if_another_job_takes_its_cell_between_the_passes(
+def test_a_sum_is_not_sent_if_another_job_takes_its_cell_between_the_passes(  # R3.21
     two_passes: TofinoNetwork, kind: int
 ) -> None:
     """The next job in these slots begins with the same round."""

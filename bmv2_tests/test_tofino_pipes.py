@@ -86,7 +86,7 @@ def pair(switch: Switch, tmp_path: Path) -> Pair:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::7])
-def test_all_workers_get_the_sum_of_both_pipes(pair: Pair, order: Sequence[int]) -> None:
+def test_all_workers_get_the_sum_of_both_pipes(pair: Pair, order: Sequence[int]) -> None:  # R8.4, R8.11
     for round_number in (1, 2):
         for rank in order[:-1]:
             assert pair.send(rank, DATA, round_number) == {}
@@ -113,7 +113,7 @@ def test_each_pipe_of_a_tofino_1_recirculates_one_packet_in_a_round(pair: Pair, 
     assert pair.switch.recirculated == 2 * PASSES_AGAIN[generation]
 
 
-def test_a_question_is_passed_up_and_its_answer_down(pair: Pair) -> None:
+def test_a_question_is_passed_up_and_its_answer_down(pair: Pair) -> None:  # R8.6
     """The sum for the parent was lost while the cable was unplugged."""
     for rank in UPPER:
         assert pair.send(rank) == {}

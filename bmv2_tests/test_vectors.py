@@ -279,7 +279,7 @@ every_scenario = pytest.mark.parametrize("scenario", load_all(), ids=lambda scen
 
 
 @every_scenario
-def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:
+def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:  # R3.6, R3.7
     """Checks the relation of packets to their cells: docs/protocol.md, section 3."""
     cells: dict[int, tuple[int, int]] = {}  # by the switch's cell number: owner and round
     running: dict[int, Job] = {}

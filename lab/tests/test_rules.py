@@ -44,7 +44,11 @@ def tree(tmp_path: Path) -> Path:
 
 
 def seen(tree: Path) -> rules.Checkout:
-    return rules.read_checkout(tree, [path for path in sorted(tree.rglob("*")) if path.is_file()])
+    return rules.read_checkout(tree, seen_files(tree))
+
+
+def seen_files(tree: Path) -> list[Path]:
+    return [path for path in sorted(tree.rglob("*")) if path.is_file()]
 
 
 def complaints(tree: Path, name: str, old: str, new: str) -> list[str]:
@@ -124,6 +128,23 @@ def test_the_table_has_each_rule_with_its_places(tree: Path) -> None:
         "    implemented p4src/common/verdict.p4:2",
         "    tested      src/tests/switch_test.cpp:1",
     ]
+
+
+def test_the_command_fails_until_what_has_changed_is_read(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rules, "REPOSITORY", tree)
+    monkeypatch.setattr(rules, "tracked_files", lambda: seen_files(tree))
+    assert rules.main([]) == 0
+    complaints(tree, rules.PAGE, "adds", "subtracts")
+    assert rules.main([]) == 1
+    with pytest.raises(SystemExit):
+        rules.main(["--read", "R3.9"])
+    assert "has never had R3.9" in capsys.readouterr().err
+    assert rules.main(["--read", "R3.1"]) == 0
+    assert rules.main([]) == 0
+    assert rules.main(["--table"]) == 0
+    assert "R3.1  A switch subtracts." in capsys.readouterr().out
 
 
 def test_the_numbers_of_a_section_are_in_order() -> None:

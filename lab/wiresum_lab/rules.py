@@ -148,12 +148,14 @@ def write_read(root: Path, checkout: Checkout, numbers: list[str]) -> None:
     (root / READ).write_text("".join(f"{number} {what}\n" for number, what in seen))
 
 
-def main() -> int:
+def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m wiresum_lab.rules", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--table", action="store_true", help="print what implements and what tests each rule")
     parser.add_argument("--read", nargs="+", metavar="RULE", default=[], help="its citations have been read")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     checkout = read_checkout(REPOSITORY, tracked_files())
+    if unknown := set(arguments.read) - set(checkout.rules) - set(checkout.read):
+        parser.error(f"{PAGE} has never had {', '.join(sorted(unknown, key=order))}")
     if arguments.read:
         write_read(REPOSITORY, checkout, arguments.read)
         return 0

@@ -155,7 +155,7 @@ void DataThread::handle(std::size_t count, bool answers) noexcept {
     if (dataplane::is_answer(arrivals_[i]) != answers) continue;
     const dataplane::Decision decision = plane_.handle(arrivals_[i]);
     if (decision.verdict != dataplane::Verdict::kDrop && decision.verdict != dataplane::Verdict::kHold) {
-      batch_.add(decision, burst_[i].port, burst_[i].marked);
+      batch_.add(decision, burst_[i].port, burst_[i].marked);  // R3.22
     }
   }
 }
@@ -169,12 +169,12 @@ std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_
   const std::uint32_t everyone = plane_.receivers(route.job);
   std::size_t known = 0;
   const auto add = [&](wire::Endpoint base) {
-    receivers[known++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};
+    receivers[known++] = {base.address, static_cast<std::uint16_t>(base.port + thread)};  // R2.2, R3.27
   };
   if (route.receiver == wire::kParent) {
-    add(job.uplink.parent);
+    add(job.uplink.parent);  // R8.1
   } else if (route.receiver == wire::kEveryone && job.results_group.port != 0) {
-    add(job.results_group);
+    add(job.results_group);  // R3.28
   } else {
     for (std::uint8_t worker = 0; worker < job.workers; ++worker) {
       const wire::Endpoint base = job.endpoints[worker];

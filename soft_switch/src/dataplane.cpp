@@ -74,7 +74,7 @@ namespace {
 constexpr std::size_t kCacheLineBytes = 64;
 
 // The owner of a cell that no job has used.
-constexpr std::uint32_t kNobody = 0;
+constexpr std::uint32_t kNobody = 0;  // R3.30
 // The worker whose questions go up.
 constexpr std::uint8_t kAsker = 0;
 // A slot's rounds alternate between its cells.
@@ -87,7 +87,7 @@ void count(JobCounters& counters, Reason reason) noexcept { ++counters.packets[s
 std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << worker; }
 
 bool is_length_of(wire::Kind kind, std::size_t payload_bytes, std::uint16_t lanes) noexcept {
-  const std::size_t words_bytes = lanes * wire::kWordBytes;
+  const std::size_t words_bytes = lanes * wire::kWordBytes;  // R2.15
   // That of a META round is bare.
   if (kind == wire::Kind::kResult) return payload_bytes == words_bytes || payload_bytes == 0;
   return payload_bytes == (kind == wire::Kind::kData ? words_bytes : 0);
@@ -121,7 +121,7 @@ std::uint8_t thread_of(const JobEntry& entry, std::uint8_t port) noexcept {
 /// `thread` is one of the job's, so a slot of it lies within the lease.
 bool owns(std::uint8_t thread, std::uint32_t thread_shift, std::uint16_t cell) noexcept {
   const std::uint32_t slot = cell / kCellsOfSlot;
-  return slot >> thread_shift == thread;
+  return slot >> thread_shift == thread;  // R2.5
 }
 
 std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
@@ -221,7 +221,7 @@ const char* Dataplane::size_objection(const JobEntry& entry) const noexcept {
     if (!has_ports(entry.uplink.parent, entry.threads))
       return "the parent's address is zero, or its ports are out of range";
   }
-  if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {
+  if (!std::has_single_bit(entry.threads) || entry.threads > wire::kThreadsMax) {  // R2.1
     return "the number of threads must be a power of two up to 16";
   }
   if (entry.port_offset + entry.threads > wire::kThreadsMax) return "the job's ports are beyond the switch's";
@@ -289,20 +289,21 @@ void Dataplane::prefetch(const Arrival& arrival) const noexcept {
 Decision Dataplane::handle(const Arrival& arrival) noexcept {
   const wire::Header& header = arrival.header;
   const bool answers = is_answer(arrival);
-  if (!arrival.well_formed || (answers && !is_from_parent(arrival))) {
+  if (!arrival.well_formed || (answers && !is_from_parent(arrival))) {  // R2.12, R3.2
     count(stray_, Reason::kMalformed);
     return {.reason = Reason::kMalformed};
   }
   Job* const job = answers ? &jobs_[header.job] : admission(arrival);
-  if (job == nullptr) {
+  if (job == nullptr) {  // R3.1
     count(stray_, Reason::kUnknown);
-    return {.reason = Reason::kUnknown};
+    return {.reason = Reason::kUnknown};  // R3.5
   }
   Decision decision;
+  // R3.3
   if (!is_length_of(header.kind, arrival.payload.size(), job->entry.lanes) || ((header.cell ^ header.round) & 1) != 0) {
     decision.reason = Reason::kMalformed;
   } else if (!owns(thread_of(job->entry, arrival.port), job->thread_shift, header.cell)) {
-    decision.reason = Reason::kOutOfLease;
+    decision.reason = Reason::kOutOfLease;  // R3.4
   } else if (answers) {
     decision = take_from_parent(*job, header, arrival.payload);
   } else {
@@ -325,7 +326,7 @@ Dataplane::Job* Dataplane::admission(const Arrival& arrival) noexcept {
   const wire::Endpoint base = admission.sources[header.worker];
   const bool hit = job.admitted && header.key == job.entry.key &&
                    (admission.contributors[thread] & bit_of(header.worker)) != 0 && source.address == base.address &&
-                   source.port == base.port + thread;
+                   source.port == base.port + thread;  // R2.2
   return hit ? &job : nullptr;
 }
 
@@ -335,12 +336,12 @@ bool Dataplane::is_from_parent(const Arrival& arrival) const noexcept {
   const Uplink& uplink = job.entry.uplink;
   const std::uint8_t thread = thread_of(job.entry, arrival.port);
   return job.admitted && uplink.exists() && arrival.header.key == job.entry.key && thread < job.entry.threads &&
-         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + thread;
+         arrival.source.address == uplink.parent.address && arrival.source.port == uplink.parent.port + thread;  // R8.8
 }
 
 Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& header) noexcept {
-  if (cell.owner != header.key || header.round == cell.round + kCellsOfSlot) return Relation::kNewer;
-  return header.round == cell.round ? Relation::kSame : Relation::kOlder;
+  if (cell.owner != header.key || header.round == cell.round + kCellsOfSlot) return Relation::kNewer;  // R3.6
+  return header.round == cell.round ? Relation::kSame : Relation::kOlder;                              // R3.7
 }
 
 bool Dataplane::is_complete(const Job& job, const Cell& cell) noexcept {
@@ -348,15 +349,16 @@ bool Dataplane::is_complete(const Job& job, const Cell& cell) noexcept {
 }
 
 void Dataplane::note(Cell& cell, const wire::Header& header) noexcept {
-  cell.diverged |= header.tensor != cell.tensor || (header.flags & wire::kFlagDiverged) != 0;
-  cell.exponent = std::max(cell.exponent, header.exponent);
+  cell.diverged |= header.tensor != cell.tensor || (header.flags & wire::kFlagDiverged) != 0;  // R3.11
+  cell.exponent = std::max(cell.exponent, header.exponent);                                    // R3.15
 }
 
 Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept {
   const std::size_t index = index_of(job.entry, header.cell);
   Cell& cell = cells_[index];
   const Relation to_cell = relation(cell, header);
-  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
+  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};  // R3.8
+  // R3.9
   if (to_cell == Relation::kNewer) cell = Cell{.owner = header.key, .round = header.round, .tensor = header.tensor};
   assert(cell.owner == job.entry.key && cell.round == header.round);
   note(cell, header);
@@ -364,13 +366,13 @@ Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<co
   const bool duplicate = (cell.bitmap & bit) != 0;
   if (header.kind == wire::Kind::kData) merge(index, payload, duplicate);
   // While entries come one by one, a job may have had more workers when it began the round.
-  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;
-  if (duplicate) return complete ? repeat(job, index, header) : Decision{.reason = Reason::kDuplicate};
+  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;                                    // R3.16
+  if (duplicate) return complete ? repeat(job, index, header) : Decision{.reason = Reason::kDuplicate};  // R3.17
 
-  cell.bitmap |= bit;
-  job.counters.add_contributions(header.worker, 1, header.tensor);
-  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};
-  if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);
+  cell.bitmap |= bit;                                                                  // R3.10
+  job.counters.add_contributions(header.worker, 1, header.tensor);                     // R2.21
+  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};      // R3.18
+  if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);  // R8.4
 
   ++job.counters.results;
   Decision decision{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
@@ -380,17 +382,17 @@ Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<co
 
 Decision Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
   const std::size_t index = index_of(job.entry, question.cell);
-  const Cell& cell = cells_[index];
+  const Cell& cell = cells_[index];  // R3.23
   const Relation to_cell = relation(cell, question);
-  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};
+  if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};  // R3.8
   if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
     const bool complete = (cell.bitmap & job.full) == job.full;
-    return complete ? repeat(job, index, question) : Decision{.reason = Reason::kDuplicate};
+    return complete ? repeat(job, index, question) : Decision{.reason = Reason::kDuplicate};  // R3.25
   }
-  Decision missing{.verdict = Verdict::kResend, .reason = Reason::kResent};
+  Decision missing{.verdict = Verdict::kResend, .reason = Reason::kResent};  // R3.24
   missing.answer = question;
   missing.answer.kind = wire::Kind::kMissing;
-  missing.answer.flags = missing.answer.exponent = 0;
+  missing.answer.flags = missing.answer.exponent = 0;  // R3.26
   return missing;
 }
 
@@ -399,18 +401,18 @@ Decision Dataplane::take_from_parent(Job& job, const wire::Header& header,
   const std::size_t index = index_of(job.entry, header.cell);
   Cell& cell = cells_[index];
   const bool complete = (cell.bitmap & job.full) == job.full;
-  if (relation(cell, header) != Relation::kSame || !complete) return {.reason = Reason::kStale};
-  if (is_complete(job, cell)) return {.reason = Reason::kDuplicate};
-  if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);
+  if (relation(cell, header) != Relation::kSame || !complete) return {.reason = Reason::kStale};  // R8.9
+  if (is_complete(job, cell)) return {.reason = Reason::kDuplicate};                              // R8.9
+  if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);     // R8.12
 
   note(cell, header);
-  cell.bitmap |= wire::kParentBit;
+  cell.bitmap |= wire::kParentBit;  // R8.10
   if (!payload.empty()) {
     std::memcpy(lanes_at(index), payload.data(), payload.size());
     cell.has_data = true;
   }
   ++job.counters.results;
-  Decision decision{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};
+  Decision decision{.verdict = Verdict::kMulticast, .reason = Reason::kAdmitted};  // R8.11
   decision.answer = header;
   decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
   decision.answer.exponent = cell.exponent;
@@ -426,10 +428,10 @@ Decision Dataplane::repeat(const Job& job, std::size_t index, const wire::Header
     return decision;
   }
   // All the workers wait for the same answer.
-  if (trigger.worker != kAsker) return {.reason = Reason::kDuplicate};
+  if (trigger.worker != kAsker) return {.reason = Reason::kDuplicate};  // R8.7
   Decision decision = raise(job, index, trigger, Reason::kResent);
   if (decision.answer.kind != wire::Kind::kData) return decision;
-  decision.answer.kind = wire::Kind::kQuestion;
+  decision.answer.kind = wire::Kind::kQuestion;  // R8.6
   decision.answer.flags = decision.answer.exponent = 0;
   decision.payload = {};
   return decision;
@@ -444,7 +446,7 @@ Decision Dataplane::raise(const Job& job, std::size_t index, const wire::Header&
                          : trigger.kind == wire::Kind::kMeta ? wire::Kind::kMeta
                                                              : wire::Kind::kEmpty;
   decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
-  decision.answer.worker = job.entry.uplink.worker;
+  decision.answer.worker = job.entry.uplink.worker;  // R8.5
   decision.answer.exponent = cell.exponent;
   if (cell.has_data) decision.payload = {lanes_at(index), job.entry.lanes * wire::kWordBytes};
   return decision;
@@ -452,11 +454,11 @@ Decision Dataplane::raise(const Job& job, std::size_t index, const wire::Header&
 
 void Dataplane::merge(std::size_t index, std::span<const std::byte> payload, bool duplicate) noexcept {
   Cell& cell = cells_[index];
-  if (!cell.has_data) {
+  if (!cell.has_data) {  // R3.12
     std::memcpy(lanes_at(index), payload.data(), payload.size());
     cell.has_data = true;
   } else if (!duplicate) {
-    numeric::accumulate(lanes_at(index), payload.data(), payload.size() / wire::kWordBytes);
+    numeric::accumulate(lanes_at(index), payload.data(), payload.size() / wire::kWordBytes);  // R3.13, R5.14
   }
 }
 
@@ -464,12 +466,12 @@ void Dataplane::make_result(const Job& job, std::size_t index, const wire::Heade
                             Decision& decision) noexcept {
   const Cell& cell = cells_[index];
   decision.answer = trigger;
-  decision.answer.kind = wire::Kind::kResult;
-  decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};
+  decision.answer.kind = wire::Kind::kResult;                                     // R3.19
+  decision.answer.flags = cell.diverged ? wire::kFlagDiverged : std::uint8_t{0};  // R2.16
   decision.answer.exponent = cell.exponent;
-  if (trigger.kind == wire::Kind::kMeta) return;
+  if (trigger.kind == wire::Kind::kMeta) return;  // R3.20
   const std::size_t lane_bytes = job.entry.lanes * wire::kWordBytes;
-  // Without DATA they are still another round's lanes, or another job's.
+  // Without DATA they are still another round's lanes, or another job's. (R3.14, R3.21)
   if (!cell.has_data) std::memset(lanes_at(index), 0, lane_bytes);
   decision.payload = {lanes_at(index), lane_bytes};
 }

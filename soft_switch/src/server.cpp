@@ -53,7 +53,7 @@ void add(JobCounters& sum, const JobCounters& counters) {
 
 SwitchServer::SwitchServer(const ServerConfig& config)
     : ports_(config.ports), sizes_(config.sizes), threads_(new Threads), cell_holders_(config.sizes.slots) {
-  if (config.ports == 0 || config.ports > wire::kThreadsMax) {
+  if (config.ports == 0 || config.ports > wire::kThreadsMax) {  // R2.3
     throw std::invalid_argument("a switch listens on 1 to 16 ports, not " + std::to_string(config.ports));
   }
   const unsigned count = threads_for(config);
@@ -174,6 +174,7 @@ std::vector<SwitchServer::Run> SwitchServer::runs_of(const dataplane::JobEntry& 
   std::vector<Run> runs;
   for (std::uint32_t thread = 0; thread < entry.threads; ++thread) {
     const std::size_t port = entry.port_offset + thread;
+    // R2.5
     runs.push_back({entry.slot_base + thread * slots, slots, static_cast<std::uint8_t>(port % threads_->size())});
   }
   return runs;

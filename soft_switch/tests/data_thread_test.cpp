@@ -82,7 +82,7 @@ TEST_F(LateDataThread, AnUnreadResultIsUnchangedWhenItsCellMovesOn) {
 }
 
 /// Of the packets of a round, only the one that completes it counts: it has waited for longest.
-TEST_F(LateDataThread, AResultIsMarkedIfThePacketThatCompletesItWas) {
+TEST_F(LateDataThread, AResultIsMarkedIfThePacketThatCompletesItWas) {  // R3.22
   constexpr std::array<std::array<bool, 2>, kBuffers> kMarks{{{true, false}, {false, true}, {true, true}}};
   for (std::uint32_t slot = 0; slot < kBuffers; ++slot) {
     for (const std::uint8_t worker : {std::uint8_t{0}, std::uint8_t{1}}) {
@@ -134,7 +134,7 @@ TEST_F(LateDataThread, ResultsWithoutABufferAreCountedAsLostAndSentOnRequest) {
   }
 }
 
-TEST(DataThread, WithAParentSumsUpAndResultsDownLeaveInOneCallEach) {
+TEST(DataThread, WithAParentSumsUpAndResultsDownLeaveInOneCallEach) {  // R8.1
   constexpr std::uint32_t kHalf = 4;
   auto owned = std::make_unique<LateDevice>(16, wire::kHeaderBytes + kLanes * wire::kWordBytes);
   LateDevice* const device = owned.get();
@@ -175,7 +175,7 @@ TEST(DataThread, WithAParentSumsUpAndResultsDownLeaveInOneCallEach) {
 }
 
 // A device delivers the packets for all ports together.
-TEST(DataThread, PacketsForTwoPortsInOneBurstAreAnsweredFromTheirOwnPorts) {
+TEST(DataThread, PacketsForTwoPortsInOneBurstAreAnsweredFromTheirOwnPorts) {  // R2.2
   constexpr std::uint32_t kSlots = 8;
   auto owned = std::make_unique<LateDevice>(2 * kSlots, wire::kHeaderBytes + kLanes * wire::kWordBytes);
   LateDevice* const device = owned.get();
@@ -213,7 +213,7 @@ TEST(DataThread, PacketsForTwoPortsInOneBurstAreAnsweredFromTheirOwnPorts) {
   }
 }
 
-TEST(DataThread, AMulticastAndAnAnswerInTheSameBurstReachTheirOwnReceivers) {
+TEST(DataThread, AMulticastAndAnAnswerInTheSameBurstReachTheirOwnReceivers) {  // R3.27, R3.29
   constexpr int kSilenceMs = 100;
   const Job job(1, 2, 1, 0, 8);
   transport::UdpSocket socket({.address = UdpWorker::kLoopback, .port = 0});

@@ -39,7 +39,7 @@ TEST_F(AdmissionTest, APacketOfAnUnknownJobIsUnknown) {
   expect_stray(harness_.send(beyond, kOnes), Reason::kUnknown, 3);
 }
 
-TEST_F(AdmissionTest, EachThreadAcceptsOnlyItsOwnSourcePort) {
+TEST_F(AdmissionTest, EachThreadAcceptsOnlyItsOwnSourcePort) {  // R2.2, R3.1
   JobEntry threaded = entry();
   threaded.threads = 2;  // four slots for each thread
   ASSERT_TRUE(harness_.plane.admit(threaded));
@@ -65,7 +65,7 @@ TEST_F(AdmissionTest, SourcePortsDoNotWrapAround) {
   expect_stray(harness_.handle(wrapped, 1, datagram_of(packet(0, 1), kOnes)), Reason::kUnknown, 1);
 }
 
-TEST_F(AdmissionTest, AJobIsAcceptedOnlyAtItsOwnPortsOfTheSwitch) {
+TEST_F(AdmissionTest, AJobIsAcceptedOnlyAtItsOwnPortsOfTheSwitch) {  // R2.4
   JobEntry above = entry();
   above.threads = 2;  // four slots for each thread
   above.port_offset = 3;
@@ -84,7 +84,7 @@ TEST_F(AdmissionTest, AJobIsAcceptedOnlyAtItsOwnPortsOfTheSwitch) {
   EXPECT_EQ(at(1, 4).verdict, Verdict::kHold);
 }
 
-TEST_F(AdmissionTest, EveryTruncationIsMalformed) {
+TEST_F(AdmissionTest, EveryTruncationIsMalformed) {  // R2.15
   ASSERT_TRUE(harness_.plane.admit(entry()));
   const std::vector<std::byte> whole = datagram_of(packet(0, 1), kOnes);
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
@@ -132,7 +132,7 @@ TEST_F(AdmissionTest, AnOverlappingLeaseIsRefused) {
   EXPECT_TRUE(harness_.plane.admit(job_entry(0, 2, 4, 8, 4)));
 }
 
-TEST_F(AdmissionTest, AnInvalidEntryIsRefused) {
+TEST_F(AdmissionTest, AnInvalidEntryIsRefused) {  // R2.1, R8.3
   const auto refused = [&](auto&& change) {
     JobEntry wrong = entry();
     change(wrong);

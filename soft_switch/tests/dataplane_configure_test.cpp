@@ -42,7 +42,7 @@ TEST_F(ConfigureTest, AReinstalledJobFindsItsCellsUnchanged) {
   EXPECT_EQ(harness_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
 }
 
-TEST_F(ConfigureTest, CellsOfAnotherJobAcceptAnyRound) {
+TEST_F(ConfigureTest, CellsOfAnotherJobAcceptAnyRound) {  // R3.6, R9.8
   ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_EQ(harness_.send(packet(0, 7), kOnes).verdict, Verdict::kHold);
   EXPECT_EQ(harness_.send(packet(1, 7), kOnes).verdict, Verdict::kMulticast);
@@ -150,7 +150,7 @@ TEST_F(ConfigureTest, AWorkerWithoutAPortIsNoReceiver) {
   EXPECT_EQ(harness_.plane.receivers(kJob + 1), 0u);
 }
 
-TEST_F(ConfigureTest, ResetForgetsJobsAndRounds) {
+TEST_F(ConfigureTest, ResetForgetsJobsAndRounds) {  // R3.30
   ASSERT_TRUE(harness_.plane.configure(entry(), everybody()));
   EXPECT_EQ(harness_.send(packet(0, 9), kOnes).verdict, Verdict::kHold);
   harness_.plane.reset();

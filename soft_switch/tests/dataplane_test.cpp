@@ -93,7 +93,7 @@ TEST_F(DataplaneTest, PacketsAreCountedByReasonAndWorker) {
 }
 
 // A collective's number has a signature in its upper bits, which has no order.
-TEST_F(DataplaneTest, TheLatestCollectiveIsFoundWithoutItsSignature) {
+TEST_F(DataplaneTest, TheLatestCollectiveIsFoundWithoutItsSignature) {  // R2.21
   admit(2);
   std::uint32_t slot = 0;
   const auto latest_after = [&](std::uint32_t tensor) {
@@ -111,7 +111,7 @@ TEST_F(DataplaneTest, TheLatestCollectiveIsFoundWithoutItsSignature) {
 }
 
 // Workers follow the protocol, and the network duplicates and delays without limit.
-TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {
+TEST_F(DataplaneTest, RandomDuplicatesAndReorderingNeverChangeASum) {  // R3.17, R3.21
   constexpr std::uint8_t kWorkers = 5;
   admit(kWorkers);
   std::mt19937 random(7);

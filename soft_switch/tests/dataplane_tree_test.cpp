@@ -78,7 +78,7 @@ TEST_F(TreeTest, TheSumGoesUpAndTheParentsResultComesDownToAllWorkers) {
   EXPECT_EQ(harness_.plane.counters(kJob).results, 1u);
 }
 
-TEST_F(TreeTest, OnlyTheParentItselfIsAcceptedAsParent) {
+TEST_F(TreeTest, OnlyTheParentItselfIsAcceptedAsParent) {  // R8.8
   gather(1);
   const Header answer = header(Kind::kResult, 5, 1);
   const auto datagram = datagram_of(answer, {9, 9, 9, 9});
@@ -99,7 +99,7 @@ TEST_F(TreeTest, OnlyTheParentItselfIsAcceptedAsParent) {
   expect(from_parent(answer, {9, 9, 9, 9}), Verdict::kDrop, Reason::kMalformed);
 }
 
-TEST_F(TreeTest, ASwitchWithAParentHasOneWorkerFewer) {
+TEST_F(TreeTest, ASwitchWithAParentHasOneWorkerFewer) {  // R8.3
   JobEntry entry = job_entry(4, 32, kLanes, 0, 4);
   EXPECT_EQ(harness_.plane.objection(entry), nullptr);
   entry.uplink = entry_.uplink;

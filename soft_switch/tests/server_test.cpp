@@ -37,7 +37,7 @@ std::uint64_t packets(const dataplane::JobCounters& counters, Reason reason) {
   return counters.packets[static_cast<std::size_t>(reason)];
 }
 
-TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {
+TEST(SwitchServer, SumsOnEveryPortAndAnswersFromTheSamePort) {  // R2.2, R2.3
   for (const unsigned threads : {1u, 2u, 3u, 16u}) {
     SwitchServer server(small_config(threads));
     const Job job(1, 3, 16, 0, 64);
@@ -78,7 +78,7 @@ TEST(SwitchServer, WorksWithoutOffloadAndWithBusyPolling) {
   for (std::uint32_t round = 1; round <= 5; ++round) job.expect_round(server, round);
 }
 
-TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
+TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {  // R3.17
   SwitchServer server(small_config());
   const Job job(1, 2, 1, 0, 8);
   server.admit(job.entry);
@@ -96,7 +96,7 @@ TEST(SwitchServer, DuplicatesOfACompleteCellAreAnsweredToTheirSenderAlone) {
   EXPECT_EQ(packets(server.counters(1), Reason::kResent), static_cast<std::uint64_t>(kDuplicates));
 }
 
-TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone) {
+TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone) {  // R3.28, R3.29
   constexpr int kSilenceMs = 100;
   SwitchServer server(small_config());
   Job job(1, 3, 2, 0, 8);
@@ -127,7 +127,7 @@ TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone)
 }
 
 // Each thread has seen one of two collectives.
-TEST(SwitchServer, TheLatestCollectiveIsTheLatestOfAllThreads) {
+TEST(SwitchServer, TheLatestCollectiveIsTheLatestOfAllThreads) {  // R2.21
   constexpr std::uint32_t kEarlier = 0x7FFF0007;
   constexpr std::uint32_t kLater = 0x00010008;  // the smaller number if the signature counted
   for (const bool first_sees_later : {false, true}) {
@@ -237,7 +237,7 @@ TEST(SwitchServer, RefusesAJobWithMoreThreadsThanPorts) {
   EXPECT_THROW(server.admit(job.entry), std::invalid_argument);
 }
 
-TEST(SwitchServer, RefusesAJobAtPortsBeyondItsLast) {
+TEST(SwitchServer, RefusesAJobAtPortsBeyondItsLast) {  // R2.3
   ServerConfig config = small_config();
   config.ports = 4;
   SwitchServer server(config);

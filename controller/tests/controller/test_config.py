@@ -77,7 +77,7 @@ def test_limits_are_given_in_seconds(tmp_path: Path) -> None:
         _load(tmp_path, text.replace("90", "1"))
 
 
-def test_optional_keys_have_defaults(tmp_path: Path) -> None:
+def test_optional_keys_have_defaults(tmp_path: Path) -> None:  # R2.3
     found = _load(tmp_path, LEAST)
     assert (found.listen, found.metrics, found.state) == (("0.0.0.0", 43487), None, None)
     assert found.security == config.SecurityConfig()

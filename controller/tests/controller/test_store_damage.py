@@ -234,6 +234,7 @@ class Takeover:
     "point",
     [pytest.param(each, marks=pytest.mark.slow if each == "running" else pytest.mark.nightly) for each in POINTS],
 )
+# R7.11
 def test_a_damaged_file_never_repeats_a_key_or_leaks_a_sum(site: Site, tmp_path: Path, point: str, how: str) -> None:
     there = FILES if how == "killed" else STOPPED_FILES
     for name in there:

@@ -9,7 +9,7 @@ from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 @pytest.mark.parametrize(
     ("mtu", "lanes"), [(65536, 16368), (9000, 2232), (1500, 360), (1280, 304), (576, 128), (84, 8), (83, 7), (56, 1)]
 )
-def test_the_lanes_are_a_multiple_of_the_vector_width_if_the_mtu_allows(mtu: int, lanes: int) -> None:
+def test_the_lanes_are_a_multiple_of_the_vector_width_if_the_mtu_allows(mtu: int, lanes: int) -> None:  # R2.18
     assert lanes_of_mtu(mtu) == lanes
     assert packet_bytes(lanes) <= mtu
 

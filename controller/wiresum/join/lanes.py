@@ -17,4 +17,4 @@ def lanes_of_mtu(mtu_bytes: int) -> int:
     words = payload_bytes // WORD_BYTES
     if words <= 0:
         raise ValueError(f"an MTU of {mtu_bytes} bytes does not hold a packet: one word needs {packet_bytes(1)} bytes")
-    return words if words < LANES_UNIT else words // LANES_UNIT * LANES_UNIT
+    return words if words < LANES_UNIT else words // LANES_UNIT * LANES_UNIT  # R2.18

@@ -30,7 +30,7 @@ constexpr std::uint64_t kCallerDrivesChunks = 64;
 
 worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned thread) {
   worker::WorkerConfig config = aggregator.worker;
-  config.rto_min = kRtoMinNs;
+  config.rto_min = kRtoMinNs;  // R4.25
   config.slots = aggregator.worker.slots / aggregator.threads;
   config.slot_first = aggregator.worker.slot_first + thread * config.slots;
   return config;

@@ -37,10 +37,10 @@ std::vector<transport::DataPath> open_paths(const transport::Spec& spec, const A
       place.peers.push_back(peer);
       continue;
     }
-    sockets[thread].connect(peer);
+    sockets[thread].connect(peer);  // R2.2
     if (aggregator.results_group.port == 0) continue;
     const wire::Endpoint group = thread_port(aggregator.results_group, thread);
-    sockets.push_back(transport::UdpSocket::in_group(group, sockets[thread].local().address));
+    sockets.push_back(transport::UdpSocket::in_group(group, sockets[thread].local().address));  // R3.29
     sockets.back().connect(peer);
   }
   return transport::open_for_threads(spec, place, std::move(sockets), aggregator.threads);
@@ -66,7 +66,7 @@ leaf::Transports open_shared(const transport::Spec& spec, const AggregatorConfig
                   .thread = static_cast<std::uint8_t>(thread),
                   .lanes = worker.lanes,
                   .slots = worker.slots};
-    if (has_switch) job.uplink = {.parent = aggregator.switch_endpoint, .worker = aggregator.host};
+    if (has_switch) job.uplink = {.parent = aggregator.switch_endpoint, .worker = aggregator.host};  // R8.13
     leaves.push_back(std::make_unique<leaf::Leaf>(job, std::move(paths[thread])));
   }
   leaf::share(place, leaves, patience);

@@ -176,9 +176,9 @@ Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float 
     return scale;
   }
   const int width = static_cast<int>(bits);
-  const int log2_workers = ceil_log2(workers);
+  const int log2_workers = ceil_log2(workers);  // R8.14
   const int unbiased = (exponent == 0 ? 1 : exponent) - kExponentBias;
-  const int shift = width - 2 - log2_workers - unbiased;  // -127..156
+  const int shift = width - 2 - log2_workers - unbiased;  // -127..156 (R5.8)
   const int first = std::clamp(shift, -126, 126);         // so that both 2^first and 2^-first are normal
   scale.up[0] = power_of_two(first);
   scale.up[1] = power_of_two(shift - first);
@@ -255,13 +255,14 @@ void quantise(Format format, const Scale& scale, const std::byte* source, std::s
   assert(valid(format) && count <= words * elements_per_word(format));
   if (format.dtype == Dtype::kRaw) {
     if (count > 0) std::memcpy(payload, source, count);
-    if (4 * words > count) std::memset(payload + count, 0, 4 * words - count);
+    if (4 * words > count) std::memset(payload + count, 0, 4 * words - count);  // R2.19
     return;
   }
   if (is_float(format.dtype) && scale.not_finite) {
     if (words > 0) std::memset(payload, 0, 4 * words);
     return;
   }
+  // R5.9
   kernels.quantise[static_cast<std::size_t>(format.dtype)][lane_index(format.bits)](quantise_factors(scale), source,
                                                                                     count, payload, words);
 }
@@ -300,7 +301,7 @@ void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers
 void pack_lanes(unsigned bits, const std::int32_t* integers, std::size_t count, std::uint32_t* packed,
                 std::size_t words, const Kernels& kernels) noexcept {
   assert(count <= words * (32 / bits));
-  kernels.pack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(integers), count,
+  kernels.pack[lane_index(bits)]({}, reinterpret_cast<const std::byte*>(integers), count,  // R5.17, R5.18
                                  reinterpret_cast<std::byte*>(packed), words);
 }
 
@@ -311,7 +312,7 @@ void unpack_lanes(unsigned bits, const std::uint32_t* packed, std::size_t words,
                                    reinterpret_cast<std::byte*>(integers), count);
 }
 
-void set_default_float_environment() noexcept {
+void set_default_float_environment() noexcept {  // R5.19
 #if defined(__x86_64__)
   _mm_setcsr(0x1F80);  // all exceptions masked, nearest even, no FTZ, no DAZ
 #else

@@ -88,7 +88,7 @@ void ExactFormat::for_each_part(std::uint32_t bits, const Take& take) const noex
   }
 }
 
-Planes ExactFormat::planes_of(const std::byte* source, std::size_t count) const noexcept {
+Planes ExactFormat::planes_of(const std::byte* source, std::size_t count) const noexcept {  // R5.3
   Planes planes = 0;
   for (std::size_t i = 0; i < count; ++i) {
     for_each_part(load(source, i), [&planes](unsigned plane, std::int64_t) { planes |= 1U << plane; });

@@ -25,7 +25,7 @@ void cut(const std::byte* source, std::size_t count, unsigned limb_bits, std::si
     for (std::size_t position = 0; position < limbs; ++position) {
       const auto bits = static_cast<std::uint64_t>(rest);
       const std::int64_t limb = static_cast<std::int64_t>(bits << unused) >> unused;
-      to[position * count + i] = static_cast<std::int32_t>(limb);
+      to[position * count + i] = static_cast<std::int32_t>(limb);  // R5.15
       rest = static_cast<std::int64_t>(bits - static_cast<std::uint64_t>(limb)) >> limb_bits;
     }
   }

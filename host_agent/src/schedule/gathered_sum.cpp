@@ -33,7 +33,7 @@ std::size_t words_of(const Request& request) noexcept {
 }  // namespace
 
 bool GatheredSum::suits(const Request& request, std::size_t lanes, WorkerRank self) noexcept {
-  return words_of(request) * self.workers <= kPacketsMax * lanes;
+  return words_of(request) * self.workers <= kPacketsMax * lanes;  // R5.2
 }
 
 GatheredSum::GatheredSum(const Request& request, std::size_t lanes, WorkerRank self)

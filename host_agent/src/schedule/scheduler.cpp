@@ -18,7 +18,7 @@ namespace {
 
 /// What an exact sum is made of are not the words of a rounded one: workers that disagree on which one it is must find
 /// out.
-constexpr std::uint32_t kExactTag = 0x3C3C0000;
+constexpr std::uint32_t kExactTag = 0x3C3C0000;  // R5.1
 
 /// Only of floats whose scale is not the caller's choice.
 bool may_be_exact(const Request& request) noexcept {
@@ -95,7 +95,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
   }
   if (request.format.scaling != numeric::Scaling::kNone &&
       config_.workers > numeric::workers_max(request.format.bits)) {
-    throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");
+    throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");  // R8.14
   }
   require_memory(request.regions);
   Survey survey;
@@ -133,7 +133,7 @@ bool Scheduler::expects_scan(const Request& request, const Survey& survey) const
 
 Ticket Scheduler::next_ticket(const Request& request) const noexcept {
   const auto sequence = static_cast<std::uint16_t>(sequence_ + 1U);
-  return {.token = tokens_ + 1, .tensor = std::uint32_t{request.signature} << 16 | sequence};
+  return {.token = tokens_ + 1, .tensor = std::uint32_t{request.signature} << 16 | sequence};  // R2.20
 }
 
 Ticket Scheduler::submit(Request request, Survey survey) {
@@ -286,7 +286,7 @@ void Scheduler::issue_shares(RequestState& state, Stage stage, const worker::Col
   state.vote = 0;
   state.shares_left = shares;
   // Small collectives take turns over the threads; all workers issue in the same way.
-  const std::uint64_t turn = collectives_issued_++;
+  const std::uint64_t turn = collectives_issued_++;  // R4.1
   for (std::uint64_t i = 0; i < state.shares_left; ++i) {
     Share share{.thread = static_cast<unsigned>((turn + i) % config_.threads), .work = work};
     share.work.chunk_begin = static_cast<std::uint32_t>(i * most);

@@ -17,10 +17,10 @@ namespace {
 constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
 /// A prologue's signature is its request's with these bits inverted, so that neither can be taken for the other. Those
 /// of finer blocks also differ by their level; there are no more levels than sizes.
-constexpr std::uint32_t kPrologueTag = 0x5A5A0000;
+constexpr std::uint32_t kPrologueTag = 0x5A5A0000;  // R6.4
 constexpr unsigned kLevelShift = 16;
 /// That of the stream of what was set aside: its packets are not those of the packed stream.
-constexpr std::uint32_t kSetAsideTag = 0x96960000;
+constexpr std::uint32_t kSetAsideTag = 0x96960000;  // R6.7
 /// Blocks that PresenceCounts returns in one call.
 constexpr std::uint64_t kPresenceBits = 64;
 
@@ -31,7 +31,7 @@ constexpr std::uint64_t kStreamSlotsMin = 32;
 
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));
+      std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));  // R4.3
 }
 
 /// The runs of the sample whose chunk some worker has.

@@ -142,7 +142,7 @@ engine::Engine::Transports Session::meet(const std::vector<engine::AggregatorCon
   return shared;
 }
 
-void Session::greet(const std::function<void()>& pause) {
+void Session::greet(const std::function<void()>& pause) {  // R7.10
   std::vector<std::int32_t> sums = greeting(grant_, rank() + 1);
   auto* const memory = reinterpret_cast<std::byte*>(sums.data());
   const std::shared_ptr<engine::Operation> operation =

@@ -37,7 +37,7 @@ bool carries_payload(Kind kind) noexcept { return kind == Kind::kData || kind ==
 
 }  // namespace
 
-void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {
+void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept {  // R2.14
   std::byte* const to = out.data();
   store8(to, kVersionAt, static_cast<std::uint8_t>(kWireVersion << 4 | static_cast<std::uint8_t>(header.kind)));
   store8(to, kFlagsAt, header.flags);
@@ -59,11 +59,12 @@ ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept 
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const std::byte* const from = copy.data();
   const std::uint8_t version_kind = load8(from, kVersionAt);
-  if (version_kind >> 4 != kWireVersion) return ParseError::kUnknownVersion;
+  if (version_kind >> 4 != kWireVersion) return ParseError::kUnknownVersion;  // R2.15
   const std::uint8_t kind_bits = version_kind & 0x0F;
-  if (kind_bits > static_cast<std::uint8_t>(Kind::kMissing)) return ParseError::kUnknownKind;
+  if (kind_bits > static_cast<std::uint8_t>(Kind::kMissing)) return ParseError::kUnknownKind;  // R2.15
   const Kind kind = static_cast<Kind>(kind_bits);
   const std::size_t payload_bytes = datagram.size() - kHeaderBytes;
+  // R2.15
   if (carries_payload(kind) ? payload_bytes % kWordBytes != 0 : payload_bytes != 0) return ParseError::kPayload;
   header = Header{.kind = kind,
                   .flags = load8(from, kFlagsAt),

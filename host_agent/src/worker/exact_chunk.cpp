@@ -20,7 +20,7 @@ void ExactChunk::begin(const numeric::ExactFormat& format, numeric::Dtype dtype,
   dtype_ = dtype;
   chunk_ = chunk;
   lanes_ = lanes;
-  mine_ = ahead_.has_value() ? *ahead_ : planes_of(chunk);
+  mine_ = ahead_.has_value() ? *ahead_ : planes_of(chunk);  // R5.6
   ahead_.reset();
   planes_ = 0;
   code_ = static_cast<std::uint8_t>(format.planes() + 1);
@@ -38,7 +38,7 @@ numeric::Planes ExactChunk::planes_of(const ChunkView& chunk) const noexcept {
 }
 
 std::uint8_t ExactChunk::code_of(numeric::Planes planes) const noexcept {
-  return planes == 0 ? 0
+  return planes == 0 ? 0  // R5.4
                      : static_cast<std::uint8_t>(format_->planes() - static_cast<unsigned>(std::countr_zero(planes)));
 }
 
@@ -78,7 +78,7 @@ bool ExactChunk::take(const std::byte* payload) noexcept {
     std::int32_t* const sums = sums_.data() + sums_.size() - chunk_.elements + part_first_;
     numeric::dequantise(kWords, {}, payload, lanes_, reinterpret_cast<std::byte*>(sums), part_elements());
   }
-  part_first_ += part_elements();
+  part_first_ += part_elements();  // R5.7
   return part_first_ < chunk_.elements;
 }
 

@@ -40,6 +40,7 @@ class KeptResults {
     return {entry.stays_at != nullptr ? entry.stays_at : words_[slot * lines_].bytes.data(), entry.bytes};
   }
 
+  // R9.6, R9.14
   void keep(std::uint32_t slot, const wire::Header& header, std::span<const std::byte> payload, bool stays) noexcept {
     entries_[slot] = {.tensor = header.tensor,
                       .chunk = header.chunk,

@@ -17,11 +17,11 @@
 namespace wiresum::worker {
 
 void Worker::halt() noexcept {
-  halted_ = true;
+  halted_ = true;  // R9.1
   kept_.copy_all();
 }
 
-bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept {
+bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept {  // R9.2
   if (!halted_ || roles.size() != slots_.size()) return false;
   for (std::uint32_t index = 0; index < slots_.size(); ++index) {
     if (!failure_.has_value() && !may_have(index, roles[index])) return false;
@@ -29,10 +29,10 @@ bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexc
   halted_ = false;
   if (failure_.has_value()) return true;
   config_.job = lease.job;
-  config_.key = lease.key;
+  config_.key = lease.key;  // R9.8, R9.11
   config_.worker = lease.worker;
   // Another path, perhaps.
-  rtt_ = RttEstimator(config_.rto_initial, config_.rto_min, config_.rto_max);
+  rtt_ = RttEstimator(config_.rto_initial, config_.rto_min, config_.rto_max);  // R9.10
   window_ = CongestionWindow(config_.window_initial, config_.window_min, config_.slots);
   seed_probes();
   publish_estimates();
@@ -53,7 +53,7 @@ bool Worker::may_have(std::uint32_t index, std::uint8_t role) const noexcept {
       return true;
     case Role::kBehind:
       // Its packet of this round has been made: in an earlier lease, if this is the second move that repeats the round.
-      return slot.role == Role::kBehind || (slot.role == Role::kNone && slot.state == SlotState::kInFlight);
+      return slot.role == Role::kBehind || (slot.role == Role::kNone && slot.state == SlotState::kInFlight);  // R9.12
     case Role::kAhead:
     case Role::kRepeats:
       return kept_[index].is_there;
@@ -63,15 +63,15 @@ bool Worker::may_have(std::uint32_t index, std::uint8_t role) const noexcept {
 
 void Worker::begin_again(std::uint32_t index, Role role) noexcept {
   Slot& slot = slots_[index];
-  slot.role = role;
-  if (role == Role::kNone) {
+  slot.role = role;           // R9.4
+  if (role == Role::kNone) {  // R9.3
     go_on(index);
     return;
   }
   slot.state = SlotState::kReady;
   // Before all else in the agreed order, and by slot.
   const std::uint64_t oldest = pending_.oldest() == kNoCollective ? submissions_ : pending_[pending_.oldest()].order;
-  const std::uint64_t key = order_key(oldest - 1, index);
+  const std::uint64_t key = order_key(oldest - 1, index);  // R9.9
   ready_.set(index, key);
   current_.set(index, key);
 }
@@ -79,7 +79,7 @@ void Worker::begin_again(std::uint32_t index, Role role) noexcept {
 wire::Kind Worker::kind_of_repeat(std::uint32_t index) const noexcept {
   const Slot& slot = slots_[index];
   const bool meta = slot.role == Role::kBehind ? is_meta(slot.phase) : kept_[index].bytes == 0;
-  if (meta) return wire::Kind::kMeta;
+  if (meta) return wire::Kind::kMeta;  // R9.5
   return slot.role == Role::kRepeats ? wire::Kind::kData : wire::Kind::kEmpty;
 }
 

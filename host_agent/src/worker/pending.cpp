@@ -5,9 +5,9 @@
 namespace wiresum::worker {
 
 ChunkView Pending::view(std::uint32_t chunk) const noexcept {
-  const std::uint32_t at = number(chunk);
+  const std::uint32_t at = number(chunk);  // R6.5
   ChunkView view = chunk_at(work.regions, at, chunk_elements, work.format.dtype);
-  if (!work.presence->may_hold(at)) view.source = nullptr;
+  if (!work.presence->may_hold(at)) view.source = nullptr;  // R6.3
   return view;
 }
 
@@ -18,7 +18,7 @@ numeric::Exponents Pending::exponents(std::uint32_t chunk, ChunkView& view) cons
   if (exponents.largest == numeric::kExponentZero && !exponents.not_finite &&
       work.presence->of(number(chunk)) == Presence::kUnknown &&
       !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
-    view.source = nullptr;
+    view.source = nullptr;  // R6.3
   }
   return exponents;
 }

@@ -24,7 +24,7 @@ namespace wiresum::worker {
 
 TimeNs Worker::expiry(const Slot& slot) const noexcept {
   if (slot.list == Flight::kMissing) return slot.sent_at;
-  if (slot.list == Flight::kFresh) return not_before(slot, rtt_.soon());
+  if (slot.list == Flight::kFresh) return not_before(slot, rtt_.soon());  // R4.17
   return not_before(slot, std::min(rtt_.later() << (slot.expiries - 1), rtt_.rto_max()));
 }
 
@@ -37,18 +37,18 @@ TimeNs Worker::probe_expiry(const Slot& slot) const noexcept {
   // In step with the silence, and not twice the last timeout: so a probe that is lost costs half as much again, also if
   // the silence before was a peer's.
   const TimeNs silence = slot.sent_at - std::max(slot.first_sent_at, result_at_);
-  const TimeNs timeout = std::min(std::max(rtt_.later(), silence / 2), rtt_.rto_max());
+  const TimeNs timeout = std::min(std::max(rtt_.later(), silence / 2), rtt_.rto_max());  // R4.18
   // Up to a quarter earlier, once probes repeat: eight random bits of it.
   const TimeNs earlier = silence <= 0 ? 0 : timeout / 4 * (probe_random_ >> 24) / 256;
   return not_before(slot, timeout - earlier);
 }
 
-TimeNs Worker::silent_from() const noexcept { return result_at_ + kSilenceTimeouts * rtt_.rto(); }
+TimeNs Worker::silent_from() const noexcept { return result_at_ + kSilenceTimeouts * rtt_.rto(); }  // R4.25
 
 bool Worker::overtaken(const Slot& slot) const noexcept { return slot.send_number < send_number_complete_; }
 
 bool Worker::may_be_lost(const Slot& slot) const noexcept {
-  return overtaken(slot) || slot.send_number <= send_number_missing_;
+  return overtaken(slot) || slot.send_number <= send_number_missing_;  // R4.15
 }
 
 std::uint32_t Worker::probe() const noexcept {
@@ -61,7 +61,7 @@ Worker::Timer Worker::first_timer() const noexcept {
   const auto consider = [&first](std::uint32_t slot, TimeNs at) {
     if (at < first.at) first = {.slot = slot, .at = at};
   };
-  if (const std::uint32_t slot = probe(); slot != kNoSlot) consider(slot, probe_expiry(slots_[slot]));
+  if (const std::uint32_t slot = probe(); slot != kNoSlot) consider(slot, probe_expiry(slots_[slot]));  // R4.16
   if (now_ >= silent_from()) return first;
   for (std::uint8_t list = 0; list < Flight::kLists; ++list) {
     const std::uint32_t head = flight_.head(list);
@@ -94,7 +94,7 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
   flight_.remove(index);
   slot.sent_at = now_;
   flight_.append(index, slot.expiries);
-  if (slot.kind == wire::Kind::kData && !missing) {
+  if (slot.kind == wire::Kind::kData && !missing) {  // R4.23
     ask(slot, packet);
   } else {
     retransmit(slot, packet);
@@ -111,7 +111,7 @@ void Worker::ask(Slot& slot, wire::Packet& packet) noexcept {
 void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
   slot.asked = false;
   ++stats_.retransmissions;
-  write(slot, slot.kind, wire::kFlagRetransmission, packet);
+  write(slot, slot.kind, wire::kFlagRetransmission, packet);  // R4.22
 }
 
 void Worker::hear_missing(std::uint32_t index) noexcept {
@@ -119,7 +119,7 @@ void Worker::hear_missing(std::uint32_t index) noexcept {
   flight_.remove(index);
   slots_[index].sent_at = now_;
   slots_[index].was_missing = true;
-  flight_.append(index, Flight::kMissing);
+  flight_.append(index, Flight::kMissing);  // R4.24
 }
 
 void Worker::check_deadlines() noexcept {
@@ -127,7 +127,7 @@ void Worker::check_deadlines() noexcept {
   deadline_ = kNever;
   for (std::uint32_t index = pending_.oldest(); index != kNoCollective; index = pending_[index].next) {
     if (pending_[index].work.deadline <= now_) {
-      fail_at(index, Status::kTimedOut);
+      fail_at(index, Status::kTimedOut);  // R4.30
       return;
     }
     deadline_ = std::min(deadline_, pending_[index].work.deadline);

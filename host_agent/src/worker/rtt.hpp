@@ -30,7 +30,7 @@ class RttEstimator {
   void sample(TimeNs rtt) noexcept {
     rtt = std::clamp<TimeNs>(rtt, 1, rto_max_);
     least_ = least_ == 0 ? rtt : std::min(least_, rtt);
-    if (smoothed_ == 0 || rtt < smoothed_ / 8) {
+    if (smoothed_ == 0 || rtt < smoothed_ / 8) {  // R4.21
       smoothed_ = rtt;
       variation_ = rtt / 2;
     } else {
@@ -44,7 +44,7 @@ class RttEstimator {
   /// A packet's timer expired, and its RESULT, `elapsed` after the packet, gives no sample. The round trip may have
   /// grown beyond the timer: then no packet would ever give one if the next one's timer were not longer. It need not be
   /// longer than this packet took, and that includes a peer's timer, perhaps; so it doubles at most.
-  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, std::min(2 * later(), elapsed)); }
+  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, std::min(2 * later(), elapsed)); }  // R4.20
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
@@ -58,7 +58,7 @@ class RttEstimator {
   /// Within this time the RESULT of a packet comes, most probably, if nothing was lost: a round trip and two
   /// variations, which count as a quarter of it at least. At most the RTO, which it is before the first sample.
   [[nodiscard]] TimeNs soon() const noexcept {
-    return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));
+    return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));  // R4.17, R4.19
   }
   /// Twice that time, and after doubt() longer; at most the RTO.
   [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, std::max(2 * soon(), doubted_)); }

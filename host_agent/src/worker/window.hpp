@@ -43,11 +43,11 @@ class CongestionWindow {
   /// A RESULT came. `limited`: the window was full, so that more would have been sent had it been larger. `marked`: it,
   /// or the packet that completed it, met a long queue.
   void on_result(bool limited, bool marked) noexcept {
-    if (marked) slow_start_threshold_ = std::min(slow_start_threshold_, size_);
+    if (marked) slow_start_threshold_ = std::min(slow_start_threshold_, size_);  // R4.13
     marks_ += marked ? 1 : 0;
     if (++results_ >= size_) on_window();
     if (!limited || size_ >= maximum_) return;
-    if (size_ < slow_start_threshold_) {
+    if (size_ < slow_start_threshold_) {  // R4.9
       ++size_;
     } else if (++results_since_growth_ >= size_) {
       results_since_growth_ = 0;
@@ -63,10 +63,10 @@ class CongestionWindow {
 
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
-    if (reduced_ && now - reduced_at_ < rtt) return;
+    if (reduced_ && now - reduced_at_ < rtt) return;  // R4.10
     const bool doubles = size_ < slow_start_threshold_;
     const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
-    if (doubles && size_ <= kept) return;
+    if (doubles && size_ <= kept) return;  // R4.11
     reduced_ = true;
     reduced_at_ = now;
     if (lost_from_ == 0) lost_from_ = size_;
@@ -79,7 +79,7 @@ class CongestionWindow {
   /// As many RESULTs as the window holds have come.
   void on_window() noexcept {
     const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
-    marked_share_ += (share - marked_share_) / kShareGain;
+    marked_share_ += (share - marked_share_) / kShareGain;  // R4.14
     if (marks_ != 0) {
       const std::uint32_t from = std::max(lost_from_, size_);
       const std::uint64_t less = std::uint64_t{from} * static_cast<std::uint32_t>(marked_share_) / (2ULL * kWholeShare);

@@ -82,11 +82,11 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.chunks = collective.chunk_end - collective.chunk_begin;
   pending.chunks_left = pending.chunks;
   pending.slot_start = slot_start_;
-  pending.stride = slots_for(pending.chunks, collective.slots_spread_max);
+  pending.stride = slots_for(pending.chunks, collective.slots_spread_max);  // R4.3
   pending.chunk_elements = static_cast<std::uint32_t>(chunk_elements(collective.format, config_.lanes));
-  pending.barrier = collective.regions.empty();
+  pending.barrier = collective.regions.empty();  // R6.1
   pending.exponent_round =
-      !pending.barrier && !collective.exact && collective.format.scaling == numeric::Scaling::kBlockExponent;
+      !pending.barrier && !collective.exact && collective.format.scaling == numeric::Scaling::kBlockExponent;  // R5.11
   if (!pending.barrier && collective.format.scaling == numeric::Scaling::kFixed) {
     pending.fixed =
         numeric::fixed_scale(config_.workers, collective.fixed_scale, collective.format.bits, collective.divisor);
@@ -95,7 +95,7 @@ bool Worker::submit(const Collective& collective) noexcept {
     pending_.complete(index, failure_.value_or(Status::kOk));
     return true;
   }
-  slot_start_ = (slot_start_ + pending.stride) % config_.slots;
+  slot_start_ = (slot_start_ + pending.stride) % config_.slots;  // R4.2
   deadline_ = std::min(deadline_, collective.deadline);
   for (std::uint32_t i = 0; i < pending.stride; ++i) {
     const std::uint32_t slot = (pending.slot_start + i) % config_.slots;
@@ -106,7 +106,7 @@ bool Worker::submit(const Collective& collective) noexcept {
 }
 
 std::uint32_t Worker::slots_for(std::uint32_t chunks, std::uint32_t spread_max) const noexcept {
-  const std::uint32_t paid_off = std::max(chunks / kChunksPerSlotMin, spread_max);
+  const std::uint32_t paid_off = std::max(chunks / kChunksPerSlotMin, spread_max);  // R4.2
   return std::min({config_.slots, chunks, paid_off});
 }
 
@@ -129,7 +129,7 @@ void Worker::start(std::uint32_t index, std::uint32_t collective) noexcept {
   slot.waits_for_peers = true;
   slot.exponent_agreed = 0;
   slot.view = pending.view(slot.chunk);
-  if (slot.role == Role::kNone) make_ready(index);
+  if (slot.role == Role::kNone) make_ready(index);  // R4.5
 }
 
 void Worker::make_ready(std::uint32_t index) noexcept {
@@ -141,7 +141,7 @@ void Worker::make_ready(std::uint32_t index) noexcept {
 }
 
 void Worker::start_next_collective(std::uint32_t index) noexcept {
-  std::uint32_t collective = pending_[slots_[index].collective].next;
+  std::uint32_t collective = pending_[slots_[index].collective].next;  // R4.4
   while (collective != kNoCollective && !uses(pending_[collective], index)) collective = pending_[collective].next;
   if (collective != kNoCollective) {
     start(index, collective);
@@ -161,7 +161,7 @@ void Worker::make_idle(std::uint32_t index) noexcept {
 bool Worker::may_send() const noexcept {
   if (ready_.empty()) return false;
   // What comes before everything in flight must not wait for the window: peers may be waiting for it.
-  return flight_.size() < window_.size() || ready_.first() == current_.first();
+  return flight_.size() < window_.size() || ready_.first() == current_.first();  // R4.8
 }
 
 std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept {
@@ -173,7 +173,7 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexc
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
     expire(timer.slot, out[count++]);
   }
-  while (count < out.size() && may_send()) transmit(ready_.first(), out[count++]);
+  while (count < out.size() && may_send()) transmit(ready_.first(), out[count++]);  // R4.7
   if (count > 0) publish_estimates();
   return count;
 }
@@ -211,10 +211,11 @@ void Worker::contribute(Slot& slot) noexcept {
     slot.exponent_sent = exact.code();
     if (slot.phase == Phase::kPlane) {
       if (has_next(pending, slot) && pending.work.exact) exact.look_ahead(pending.view(slot.chunk + pending.stride));
+      // R5.5, R5.6
       slot.exponent_sent = slot.exponent_sent > 0 ? ExactChunk::kMore + slot.exponent_sent : exact.code_ahead();
     }
     slot.kind = slot.phase == Phase::kPlanes ? wire::Kind::kMeta
-                : exact.has_plane()          ? wire::Kind::kData
+                : exact.has_plane()          ? wire::Kind::kData  // R5.5
                                              : wire::Kind::kEmpty;
     return;
   }
@@ -226,19 +227,19 @@ void Worker::contribute(Slot& slot) noexcept {
   if (slot.ahead.source != nullptr) prefetch_after(slot.ahead, pending.work.format.dtype);
   if (pending.exponent_round) {
     slot.exponents_ahead = pending.exponents(ahead, slot.ahead);
-    slot.exponent_sent = slot.exponents_ahead.largest;
+    slot.exponent_sent = slot.exponents_ahead.largest;  // R5.10
   }
   if (is_first) {
     slot.view = slot.ahead;
     slot.exponents = slot.exponents_ahead;
-    slot.kind = wire::Kind::kMeta;
+    slot.kind = wire::Kind::kMeta;  // R4.6
     return;
   }
-  if (carries_vote(pending, slot)) slot.exponent_sent = pending.work.vote;
+  if (carries_vote(pending, slot)) slot.exponent_sent = pending.work.vote;  // R6.6
   choose_scale(slot);
   if (wants_exact(slot)) {
     slot.kind = wire::Kind::kEmpty;
-    slot.exponent_sent = numeric::kExponentNotFinite;
+    slot.exponent_sent = numeric::kExponentNotFinite;  // R5.12
   }
 }
 
@@ -247,11 +248,13 @@ void Worker::choose_scale(Slot& slot) noexcept {
   const numeric::Format format = pending.work.format;
   slot.kind = wire::Kind::kEmpty;
   if (format.scaling == numeric::Scaling::kBlockExponent) {
+    // R5.8, R8.14
     slot.scale = numeric::block_scale(config_.workers, slot.exponent_agreed, format.bits, pending.work.divisor);
   } else {
     slot.scale = pending.fixed;
     if (format.scaling == numeric::Scaling::kFixed) slot.exponents = pending.exponents(slot.chunk, slot.view);
   }
+  // R5.16, R6.1, R6.3
   if (slot.view.source == nullptr || slot.scale.not_finite) return;  // zeros, or no lane will be looked at
   slot.kind = wire::Kind::kData;
 }
@@ -280,7 +283,7 @@ void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::
                             .key = config_.key,
                             .worker = config_.worker,
                             .exponent = subject.exponent,
-                            .cell = wire::cell_of(config_.slot_first + index, round),
+                            .cell = wire::cell_of(config_.slot_first + index, round),  // R2.5
                             .round = round,
                             .tensor = subject.tensor,
                             .chunk = subject.chunk};
@@ -321,7 +324,7 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
 void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked, bool stays) noexcept {
   now_ = std::max(now_, now);
   stats_.bytes_received += datagram.size();
-  if (failure_.has_value() || halted_) return;
+  if (failure_.has_value() || halted_) return;  // R9.1
   wire::Header header;
   if (wire::decode(datagram, header) != wire::ParseError::kNone) {
     ++stats_.rejected;
@@ -336,14 +339,14 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bo
     case Match::kMissing:
       hear_missing(index);
       return;
-    case Match::kDuplicate:
+    case Match::kDuplicate:  // R4.28
       ++stats_.duplicates;
       return;
     case Match::kForeign:
       ++stats_.rejected;
       return;
     case Match::kDiverged:
-      fail_at(slots_[index].collective, Status::kDiverged);
+      fail_at(slots_[index].collective, Status::kDiverged);  // R4.29, R9.7
       return;
   }
 }
@@ -352,24 +355,24 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header,
                             std::span<const std::byte> payload) const noexcept {
   const bool missing = header.kind == wire::Kind::kMissing;
   if ((header.kind != wire::Kind::kResult && !missing) || header.job != config_.job || header.key != config_.key ||
-      header.worker >= wire::kSwitchWorkersMax || (missing && header.worker != config_.worker)) {
+      header.worker >= wire::kSwitchWorkersMax || (missing && header.worker != config_.worker)) {  // R4.27, R9.11
     return Match::kForeign;
   }
   if (index >= config_.slots || header.cell != wire::cell_of(header.cell / 2u, header.round)) return Match::kForeign;
   const Slot& slot = slots_[index];
   const std::uint32_t round = round_in_flight(slot);
-  if (wire::newer(round, header.round)) return Match::kDuplicate;
-  if (slot.state != SlotState::kInFlight || header.round != round) return Match::kForeign;
+  if (wire::newer(round, header.round)) return Match::kDuplicate;                           // R4.28
+  if (slot.state != SlotState::kInFlight || header.round != round) return Match::kForeign;  // R4.26
   const Subject subject = subject_of(index);
   if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != subject.tensor || header.chunk != subject.chunk) {
     return missing ? Match::kForeign : Match::kDiverged;
   }
   // An answer to a question is late if something else has been sent since.
-  if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;
+  if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;  // R4.24
   if (has_result(slot.role)) return kept_.is_same(index, header, payload) ? Match::kMine : Match::kDiverged;
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
-  const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&
+  const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&  // R4.26
                         may_say(index, header.exponent);
   return possible ? Match::kMine : Match::kForeign;
 }
@@ -401,7 +404,7 @@ void Worker::measure(const Slot& slot, bool marked) noexcept {
     rtt_.sample(rtt);
     window_.on_round_trip(stats_.results - slot.results_before, rtt, rtt_.least());
   } else if (slot.expiries > 0 && !slot.was_missing && !slot.waits_for_peers && !overtaken(slot)) {
-    rtt_.doubt(now_ - slot.first_sent_at);
+    rtt_.doubt(now_ - slot.first_sent_at);  // R4.20
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
@@ -422,8 +425,8 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
     return;
   }
   slot.role = Role::kNone;
-  kept_.keep(index, header, payload, stays);
-  ++slot.round;
+  kept_.keep(index, header, payload, stays);  // R9.13
+  ++slot.round;                               // R4.5
   slot.waits_for_peers = false;
   const Pending& pending = pending_[slot.collective];
   switch (slot.phase) {
@@ -437,7 +440,7 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
       if (carries_vote(pending, slot)) pending_[slot.collective].vote = header.exponent;
       if (header.exponent == numeric::kExponentNotFinite && !slot.scale.not_finite &&
           pending.work.format.scaling != numeric::Scaling::kNone) {
-        ++stats_.chunks_exact;
+        ++stats_.chunks_exact;  // R5.13
         slot.phase = Phase::kPlanes;
         make_ready(index);
         return;
@@ -503,7 +506,7 @@ void Worker::end_chunk(std::uint32_t index) noexcept {
     } else {
       // After an exact sum nobody knows the next chunk's exponent.
       const bool was_exact = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
-      slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;
+      slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;  // R5.13
       slot.view = slot.ahead;
       slot.exponents = slot.exponents_ahead;
       make_ready(index);
@@ -525,7 +528,7 @@ void Worker::begin_next_exact(std::uint32_t index) noexcept {
     return;
   }
   begin_exact(index);
-  if (slot.exponent_agreed > 0) {
+  if (slot.exponent_agreed > 0) {  // R5.6
     start_plane(index, slot.exponent_agreed);
   } else {  // nobody has any of it
     exact_[index].finish(static_cast<unsigned>(pending.work.divisor));

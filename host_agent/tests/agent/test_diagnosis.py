@@ -75,7 +75,7 @@ SIGNED = 0xABCD0000
         ),
     ],
 )
-def test_a_diagnosis_names_the_lagging_workers_and_the_reason(
+def test_a_diagnosis_names_the_lagging_workers_and_the_reason(  # R4.30
     workers: list[messages.Diagnosis.Worker], said: str
 ) -> None:
     assert said in describe({"the switch": messages.Diagnosis(workers=workers)}, SIGNED + 7)

@@ -199,7 +199,7 @@ def asks(target: str, *, name: str, secret: bytes, tenant: str = "", slots: int 
     return ""
 
 
-def test_it_serves_the_jobs_of_its_process_alone_by_name_tenant_and_secret(
+def test_it_serves_the_jobs_of_its_process_alone_by_name_tenant_and_secret(  # R7.28
     make: Callable[..., Fallback], config: AgentConfig
 ) -> None:
     night, later = make(replace(config, tenant="vision"), "night"), make(config, "later")
@@ -381,7 +381,7 @@ class Poser(grpc.GenericRpcHandler):  # type: ignore[misc]
     [("foreign", set()), ("mallory", {"Prove"}), ("may", {"Prove"}), ("operator", set())],
     ids=["stranger", "tenant", "a key in a hostile hand", "operator"],
 )
-def test_nobody_without_the_jobs_secret_poses_as_its_fallback_whatever_the_certificate(
+def test_nobody_without_the_jobs_secret_poses_as_its_fallback_whatever_the_certificate(  # R7.28
     config: AgentConfig, certificates: Path, party: str, is_told: set[str]
 ) -> None:
     shown, poser = load(certificates / party), Poser()

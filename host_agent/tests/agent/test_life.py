@@ -57,7 +57,7 @@ def test_the_end_is_not_said_to_one_that_leaves() -> None:
     assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HANG_UP"])
 
 
-def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_the_others_may_be() -> None:
+def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_the_others_may_be() -> None:  # R7.33
     scene = at(Phase.CONVEYING).let(Event.SERVES).let(Event.ENDED)
     assert scene.what(Do.CONNECT) == (SECOND,) and scene.what(Do.TELL) == (scene.life.member, ABORTED)
     assert scene.let(Event.UNTOLD).what(Do.CONNECT) == (FALLBACK,) and scene.names == ["CONNECT", "TELL"]
@@ -84,7 +84,7 @@ def test_one_that_has_left_holds_nothing_of_its_worker() -> None:
     assert at(Phase.ATTENDING).let(Event.LEAVE).let(Event.TOLD).names == ["HANG_UP"]
 
 
-def test_an_abort_is_told_to_a_service_that_does_not_know_the_job_in_place_of_asking_for_a_lease() -> None:
+def test_an_abort_is_told_to_a_service_that_does_not_know_the_job_in_place_of_asking_for_a_lease() -> None:  # R7.31
     scene = at(Phase.CONVEYING)
     request, within_s, _ = scene.what(Do.ASK)
     assert request.resumed.ended == ABORTED and request.resumed.positions == b"" and scene.halts == 0
@@ -103,7 +103,7 @@ def test_one_whose_service_does_not_say_that_its_job_is_over_says_so_itself() ->
     assert isinstance(error, JobAbortedError) and f"ended the job: {REASON}" in str(error)
 
 
-def test_heartbeats_of_one_with_an_order_say_nothing() -> None:
+def test_heartbeats_of_one_with_an_order_say_nothing() -> None:  # R7.31
     scene = at(Phase.ATTENDING).let(Event.HALT)
     assert scene.what(Do.BEAT)[1:] == (messages.Halted(move_number=1, positions=POSITIONS), True)
     assert scene.let(Event.ABORT).let(Event.BEAT).what(Do.BEAT)[1:] == (None, False)
@@ -120,7 +120,7 @@ def move(number: int, key: int = 5, roles: bytes = bytes(SLOTS), **changed: Any)
     return messages.Move(move_number=number, grant=lease(key, **changed), roles=roles)
 
 
-def test_a_move_from_its_halt_to_its_end() -> None:
+def test_a_move_from_its_halt_to_its_end() -> None:  # R7.20
     scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1))
     assert scene.names == ["GONE_ON", "CLOSE_FALLBACK", "BEAT"]
     assert scene.what(Do.GONE_ON) == ("a switch is drained",)
@@ -170,7 +170,7 @@ def test_a_lease_that_was_asked_for_begins_the_numbers_anew() -> None:
     assert scene.let(Event.HALT, halt(1)).names == ["BEAT"]
 
 
-def test_a_lease_without_roles_was_granted_before_and_is_attended_as_by_one_that_has_halted() -> None:
+def test_a_lease_without_roles_was_granted_before_and_is_attended_as_by_one_that_has_halted() -> None:  # R7.29
     scene = at(Phase.ASKING).let(Event.GRANTED, lease(6, roles=b""))
     assert (scene.life.phase, scene.keys, scene.names) == (Phase.SEEKING, [], ["ATTEND", "BEAT"])
     member, halted, _ = scene.what(Do.BEAT)
@@ -248,7 +248,7 @@ def test_a_session_that_is_being_closed_neither_halts_nor_moves() -> None:
 # Where it looks.
 
 
-def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere() -> None:
+def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere() -> None:  # R7.24, R7.25
     scene = at(Phase.AWAY)
     scene.now += 599.0
     assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING
@@ -261,7 +261,7 @@ def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere(
 
 
 @pytest.mark.parametrize(("cause", "gone"), [("connection refused", True), ("it timed out", False)])
-def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause: str, *, gone: bool) -> None:
+def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause: str, *, gone: bool) -> None:  # R7.24
     scene = at(Phase.ATTENDING, reattach_ms=300).let(Event.BROKE, cause)
     scene.now += 1.0
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
@@ -270,7 +270,7 @@ def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
 
 
-def test_a_job_goes_on_without_its_service_while_the_switch_sends_results() -> None:
+def test_a_job_goes_on_without_its_service_while_the_switch_sends_results() -> None:  # R7.17
     scene = at(Phase.AWAY)
     scene.now, scene.received = scene.now + 700.0, 1
     assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING
@@ -319,7 +319,7 @@ def test_a_refusal_for_good_ends_the_search_where_there_is_nobody_else() -> None
     )
 
 
-def test_after_some_turns_only_the_fallback_has_turns() -> None:
+def test_after_some_turns_only_the_fallback_has_turns() -> None:  # R7.27
     scene = at(Phase.ASKING)
     scene.let(Event.REFUSED).let(Event.RETRY).let(Event.LOST).let(Event.REFUSED).let(Event.RETRY)
     assert scene.let(Event.LOST).what(Do.ASK)[1] == 0.1, "whether the job is over"
@@ -374,7 +374,7 @@ def test_the_fallback_is_looked_for_after_a_while_and_again() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.ATTENDING, Phase.SEEKING], ids=lambda each: each.name)
-def test_a_job_that_stands_still_goes_to_the_fallback_if_that_serves(phase: Phase) -> None:
+def test_a_job_that_stands_still_goes_to_the_fallback_if_that_serves(phase: Phase) -> None:  # R7.24
     scene = at(phase).let(Event.PULSE)
     scene.now += module.FALLBACK_AFTER_S
     if phase is Phase.ATTENDING:
@@ -433,7 +433,7 @@ def test_a_fallback_stays_open_while_the_job_is_there_and_closes_when_it_goes_on
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_a_job_whose_service_says_that_the_switch_is_lost_halts_if_so_it_seems(*, answers: bool) -> None:
+def test_a_job_whose_service_says_that_the_switch_is_lost_halts_if_so_it_seems(*, answers: bool) -> None:  # R7.24
     scene = at(Phase.ATTENDING)
     scene.now, scene.sent, scene.received = scene.now + module.FALLBACK_AFTER_S, 3, int(answers)
     scene.let(Event.PULSE, messages.Pulse(lost="leaf is lost"))

@@ -19,7 +19,7 @@ def search(*own: str, fallback: str = "") -> tuple[Services, Search]:
     return services, Search(services, lost, resumed(GRANT, b"positions", "its\nswitch is lost"), 100.0, 30.0)
 
 
-def test_what_is_asked_is_the_old_lease_again_by_one_number_for_all_questions() -> None:
+def test_what_is_asked_is_the_old_lease_again_by_one_number_for_all_questions() -> None:  # R7.26
     _, made = search("a:1")
     asked, within_s = made.question(FIRST, GRANT, None, 101.0)
     assert (asked.job_name, asked.rank, asked.threads_max, asked.lanes_max, asked.slots) == ("a-job", 1, 2, 8, 16)
@@ -32,7 +32,7 @@ def test_what_is_asked_is_the_old_lease_again_by_one_number_for_all_questions() 
     assert FIRST.slots == 4096, "the request is left as it is"
 
 
-def test_a_turn_is_short_where_there_are_others_and_ends_with_the_search() -> None:
+def test_a_turn_is_short_where_there_are_others_and_ends_with_the_search() -> None:  # R7.27
     for services, made in (search("a:1", "b:1"), search("a:1", fallback="f:1")):
         assert services.are_several
         assert [made.question(FIRST, GRANT, None, now)[1] for now in (100.0, 129.0, 130.0)] == [
@@ -49,7 +49,7 @@ def ask(services: Services, made: Search, code: str) -> str:
     return services.at
 
 
-def test_services_that_have_had_their_turns_are_left_out_until_all_have() -> None:
+def test_services_that_have_had_their_turns_are_left_out_until_all_have() -> None:  # R7.27
     services, made = search("a:1", "b:1", "c:1")
     told = [ask(services, made, "DEADLINE_EXCEEDED") for _ in range(12)]
     assert told == ["a:1", "b:1", "b:1", "c:1", "c:1", "a:1", "a:1", "a:1", "b:1", "b:1", "b:1", "c:1"]

@@ -165,7 +165,7 @@ def test_a_job_over_several_switches_has_counters_for_each(start_switch: Callabl
             session.close()
 
 
-def test_the_first_sum_detects_chunks_that_went_to_different_switches(
+def test_the_first_sum_detects_chunks_that_went_to_different_switches(  # R7.10
     start_switch: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The workers join the aggregators in the same order, but deal chunks to them in different orders."""
@@ -193,7 +193,7 @@ def test_the_first_sum_detects_chunks_that_went_to_different_switches(
     assert any("call the aggregators by the same names" in str(error) for error in errors)
 
 
-def test_results_arrive_by_multicast_if_the_switch_uses_it() -> None:
+def test_results_arrive_by_multicast_if_the_switch_uses_it() -> None:  # R3.28, R3.29
     elements, rounds = 100_000, 3
     with ExitStack() as cleanup:
         switch = SoftwareSwitch(bind=HOST, port=0, threads=1, slots=512, multicast="239.192.7.0")
@@ -322,7 +322,7 @@ def test_a_collective_that_one_worker_never_calls_times_out_for_all(job: Callabl
         absent.submit([], dtype=Dtype.I32)
 
 
-def test_abort_ends_the_job_at_every_worker_with_its_reason(job: Callable[..., list[Session]]) -> None:
+def test_abort_ends_the_job_at_every_worker_with_its_reason(job: Callable[..., list[Session]]) -> None:  # R4.31
     one, other = job(2)
     waiting = other.submit([], dtype=Dtype.I32)
     one.abort("the loss is not a number")

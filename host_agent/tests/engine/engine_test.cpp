@@ -137,7 +137,7 @@ TEST(Engine, AnEndWhileACallerDrivesEndsItsSum) {
   }
 }
 
-TEST(Engine, SumsOfFloatsHaveTheSameBitsAtEveryWorker) {
+TEST(Engine, SumsOfFloatsHaveTheSameBitsAtEveryWorker) {  // R5.19
   Job job(3, 1);
   std::vector<std::vector<float>> data(3, std::vector<float>(10'000));
   for (std::size_t i = 0; i < 3; ++i) {
@@ -262,8 +262,8 @@ TEST(Engine, CompletedOperationsThatWereNotTakenCountAgainstTheQueues) {
   EXPECT_TRUE(job[0].submit(nothing)->done());
 }
 
-TEST(Engine, ATimeOutOnOneThreadEndsTheOperationsOfTheOthers) {
-  Job job(2, 2);  // no other worker submits
+TEST(Engine, ATimeOutOnOneThreadEndsTheOperationsOfTheOthers) {  // R4.31
+  Job job(2, 2);                                                 // no other worker submits
   const auto patient = job[0].submit(request(kFloat32, {}));
   Request late = request(kFloat32, {});
   late.timeout_ns = 100'000'000;
@@ -304,7 +304,7 @@ TEST(Engine, CloseEndsARequestThatWaitsForAPrologue) {
   EXPECT_EQ(end_of(second, 0s), Status::kAborted);
 }
 
-TEST(Engine, BroadcastsAndGathersThroughRegions) {
+TEST(Engine, BroadcastsAndGathersThroughRegions) {  // R6.1
   Job job(2, 1);
   std::vector<std::uint8_t> root(2000, 0xA5);
   std::vector<std::uint8_t> copy(2000, 0);
@@ -316,7 +316,7 @@ TEST(Engine, BroadcastsAndGathersThroughRegions) {
   EXPECT_EQ(copy, root);
 }
 
-TEST(Engine, ABarrierWaitsForTheLastWorker) {
+TEST(Engine, ABarrierWaitsForTheLastWorker) {  // R6.1
   Job job(2, 2);
   const auto early = job[0].submit(request(kFloat32, {}));
   EXPECT_FALSE(early->wait(50ms));
@@ -353,7 +353,7 @@ TEST(Engine, ReturnsEachCompletedOperationOnceIfItWasAskedFor) {
   EXPECT_EQ(job[0].take_completed(kPatience), std::vector{unasked});
 }
 
-TEST(Engine, ATimeOutBecauseOfAMissingWorkerIsFinal) {
+TEST(Engine, ATimeOutBecauseOfAMissingWorkerIsFinal) {  // R4.30
   Job job(2, 2);
   std::vector<std::int32_t> values(100'000, 1);
   Request late = request(kInt32, {region(values.data(), values.data(), values.size())});
@@ -414,7 +414,7 @@ TEST(Engine, ADeadAggregatorEndsTheOperationsAtAllAggregators) {
   EXPECT_EQ(job[0].stats().aggregators[2].transport_error, 0U);
 }
 
-TEST(Engine, DetectsWorkersThatCallDifferentCollectives) {
+TEST(Engine, DetectsWorkersThatCallDifferentCollectives) {  // R4.29
   Job job(2, 1);
   std::vector<std::int32_t> values(100, 1);
   Request sum = request(kInt32, {region(values.data(), values.data(), 100)});

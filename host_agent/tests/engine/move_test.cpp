@@ -58,7 +58,7 @@ class Sums {
   std::vector<std::shared_ptr<Operation>> operations_;
 };
 
-TEST_P(EngineMoves, EveryCollectiveEndsRightAtOtherSwitches) {
+TEST_P(EngineMoves, EveryCollectiveEndsRightAtOtherSwitches) {  // R9.2
   const auto& [name, workers, aggregators] = GetParam();
   Job job(workers, aggregators);
   for (int move = 0; move < 5; ++move) {
@@ -92,7 +92,7 @@ TEST(EngineMove, TheOtherAggregatorsGoOnWhileOneHasHalted) {
   other.expect_right();
 }
 
-TEST(EngineMove, AHaltedEngineHoldsItsDeadlinesAndCanBeAborted) {
+TEST(EngineMove, AHaltedEngineHoldsItsDeadlinesAndCanBeAborted) {  // R9.1
   for (const bool aborts : {false, true}) {
     Job job(2, 2);
     static_cast<void>(job.halt(0));

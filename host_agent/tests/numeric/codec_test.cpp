@@ -110,7 +110,7 @@ long double largest_finite(Dtype dtype) {
   return static_cast<long double>(get(dtype, one, 0));
 }
 
-TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {
+TEST_F(BlockFloatingPoint, HoldsItsErrorBound) {  // R5.9
   for (const auto& [format, workers] : all_workloads()) {
     const int trials = workers <= 129 ? 12 : 3;
     for (int trial = 0; trial < trials; ++trial) {
@@ -192,7 +192,7 @@ TEST_F(BlockFloatingPoint, ClampsALaneOf32BitsByLessThanOneUnit) {
   }
 }
 
-TEST_F(BlockFloatingPoint, TheScaleFollowsTheFormulaInTheHeaderFile) {
+TEST_F(BlockFloatingPoint, TheScaleFollowsTheFormulaInTheHeaderFile) {  // R5.8, R8.14
   for (const unsigned bits : {32U, 16U, 8U}) {
     for (const unsigned workers : job_sizes(bits)) {
       for (int m = 0; m < 255; ++m) {
@@ -387,7 +387,7 @@ TEST(MaxExponent, IsZeroForNothingAndForIntegers) {
   EXPECT_EQ(max_exponent(Dtype::kRaw, ones.data(), 64), 0);
 }
 
-TEST(Layout, IsPlanarTwosComplementBigEndian) {
+TEST(Layout, IsPlanarTwosComplementBigEndian) {  // R2.14, R2.19, R5.17, R5.18
   set_default_float_environment();
   std::mt19937_64 random(5);
   for (const std::uint8_t bits : kLaneWidths) {
@@ -410,7 +410,7 @@ TEST(Layout, IsPlanarTwosComplementBigEndian) {
   }
 }
 
-TEST(Layout, MatchesAVectorWrittenByHand) {
+TEST(Layout, MatchesAVectorWrittenByHand) {  // R5.17, R5.18
   const float elements[] = {1.0F, -2.0F, 3.0F, -4.0F};
   Buffer payload(4);
   quantise({Dtype::kF32, Scaling::kFixed, 8}, fixed_scale(1, 1.0F, 8, 1.0F),
@@ -487,7 +487,7 @@ TEST(FixedScale, NanComesFromAScaleThatIsNoPositiveNumber) {
   }
 }
 
-TEST(Int32, IsExactAndWraps) {
+TEST(Int32, IsExactAndWraps) {  // R5.14
   const Format format{Dtype::kI32, Scaling::kNone, 32};
   std::mt19937_64 random(13);
   std::vector<std::uint32_t> expected(45, 0);
@@ -529,7 +529,7 @@ TEST(Int32, InNarrowLanesIsTakenModuloTheirWidth) {
   }
 }
 
-TEST(Raw, CarriesBytesInOrderAndZerosAfterThem) {
+TEST(Raw, CarriesBytesInOrderAndZerosAfterThem) {  // R2.19, R5.16
   const Format format{Dtype::kRaw, Scaling::kNone, 8};
   for (std::size_t count = 0; count <= 40; ++count) {
     Buffer source(count, 1);

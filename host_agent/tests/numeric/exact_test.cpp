@@ -119,7 +119,7 @@ TEST(ExactSum, AveragesAreRoundedOnceToo) {
   }
 }
 
-TEST(ExactSum, NanAndInfinityStayInTheirElement) {
+TEST(ExactSum, NanAndInfinityStayInTheirElement) {  // R5.3
   EXPECT_EQ(sum({kInf, 1.0F}), kInf);
   EXPECT_EQ(sum({-kInf, -kInf, 5.0F}), -kInf);
   EXPECT_TRUE(std::isnan(sum({kInf, -kInf})));
@@ -149,7 +149,7 @@ TEST(ExactSum, HalfPrecisionIsRoundedOnce) {
   EXPECT_EQ(result, 0x3F81);
 }
 
-TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {
+TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {  // R5.2, R5.3
   std::mt19937_64 random(1);
   for (const Dtype dtype : kFloatDtypes) {
     for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1024U, 4096U}) {

@@ -71,7 +71,7 @@ TYPED_TEST_SUITE(IntegersTest, Widths);
 
 constexpr unsigned kWorkers[] = {1, 2, 3, 4, 31, 255, 256, 257, 1024, 1025, 4096};
 
-TYPED_TEST(IntegersTest, RandomIntegersAreSummedModuloTheirWidth) {
+TYPED_TEST(IntegersTest, RandomIntegersAreSummedModuloTheirWidth) {  // R5.15
   std::mt19937_64 random(1);
   for (const unsigned workers : kWorkers) {
     std::vector<Integers<TypeParam>> all(workers, Integers<TypeParam>(20));
@@ -104,7 +104,7 @@ TYPED_TEST(IntegersTest, ExtremeIntegersOfAllWorkersFitTheirLanes) {
 
 TYPED_TEST(IntegersTest, NoIntegersHaveNoLimbs) { this->check({{}, {}}); }
 
-TEST(IntegerLimbsTest, ThereAreAsFewAsTheWorkersAllow) {
+TEST(IntegerLimbsTest, ThereAreAsFewAsTheWorkersAllow) {  // R5.15
   for (const unsigned workers : kWorkers) {
     const IntegerFormat bytes(1, workers);
     EXPECT_EQ(bytes.limbs(10), 10);

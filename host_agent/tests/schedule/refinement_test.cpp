@@ -255,7 +255,7 @@ std::vector<std::uint32_t> set_aside(numeric::Format format, const std::vector<C
 
 constexpr numeric::Format kBlocks{numeric::Dtype::kF32, Scaling::kBlockExponent, 32};
 
-TEST(Refinement, SetsAsideWhatBlocksCannotCarryAlikeAtAllWorkers) {
+TEST(Refinement, SetsAsideWhatBlocksCannotCarryAlikeAtAllWorkers) {  // R6.7
   const float tiny = 0x1p-28F;
   const Chunks first = {{1, 2}, {1, tiny}, {1}, {NAN}, {}, {0, 1}, {1, 0x1p-17F}};
   const Chunks second = {{3, 4}, {1}, {tiny}, {1}, {tiny}, {0x1p-10F}, {1}};

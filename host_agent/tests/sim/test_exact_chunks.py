@@ -130,7 +130,7 @@ def make_long_scenario(seed: int) -> Scenario:
     return Scenario(config, calls)
 
 
-def test_long_tensors_equal_the_reference_wherever_their_numbers_lie(long_seed: int) -> None:
+def test_long_tensors_equal_the_reference_wherever_their_numbers_lie(long_seed: int) -> None:  # R5.3, R5.13
     scenario = make_long_scenario(long_seed)
     report = scenario.job().run()
     assert report.finished, f"{report.failure}; {replay(long_seed)}\n{scenario}"

@@ -77,7 +77,7 @@ def test_every_operation_ends_and_none_ends_well_with_a_wrong_sum(fault_seed: in
     run_and_check(make_faulty_scenario(fault_seed), fault_seed)
 
 
-def test_a_restarted_switch_gives_no_wrong_sum(return_seed: int) -> None:
+def test_a_restarted_switch_gives_no_wrong_sum(return_seed: int) -> None:  # R3.30
     run_and_check(make_returning_scenario(return_seed), return_seed)
 
 
@@ -99,7 +99,7 @@ def test_a_switch_restart_between_two_collectives_goes_unnoticed() -> None:
     assert {status for statuses in report.results for status in statuses} == {sim.Status.OK}
 
 
-def test_state_lost_by_a_switch_is_rebuilt_or_the_call_times_out() -> None:
+def test_state_lost_by_a_switch_is_rebuilt_or_the_call_times_out() -> None:  # R3.30
     """The lost state cannot be rebuilt if one worker has received a RESULT that another has not: the first sends
     nothing more for that round."""
     took = run_and_check(overlapping_scenario(0), 0).time_ns
@@ -157,6 +157,7 @@ def test_a_deadline_holds_in_every_stage_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(("more", "ends_as"), [(8, sim.Status.OK), (32, sim.Status.DIVERGED)])
+# R2.20
 def test_different_calls_with_equal_signatures_are_detected_by_unmatched_chunks(more: int, ends_as: sim.Status) -> None:
     """A signature has 16 bits, so different calls may share one; docs/protocol_reasons.md says what happens then."""
     config = sim.Scenario()

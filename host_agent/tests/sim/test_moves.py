@@ -77,7 +77,7 @@ def statuses(report: sim.Report) -> set[sim.Status | None]:
     return {status for by_worker in report.results for status in by_worker}
 
 
-def test_a_job_that_moves_ends_with_the_right_sums(move_seed: int) -> None:
+def test_a_job_that_moves_ends_with_the_right_sums(move_seed: int) -> None:  # R9.2
     report = run_and_check(make_moving_scenario(move_seed), move_seed)
     assert statuses(report) == OK, replay(move_seed)
 
@@ -108,7 +108,7 @@ def lossy_overlapping_scenario(seed: int) -> Scenario:
     return scenario
 
 
-def test_at_whatever_moment_the_switch_is_lost_all_roles_occur_and_every_sum_is_right() -> None:
+def test_at_whatever_moment_the_switch_is_lost_all_roles_occur_and_every_sum_is_right() -> None:  # R9.2, R9.4, R9.13
     took = run_and_check(lossy_overlapping_scenario(0), 0).time_ns
     controller = Controller()
     for moment in range(MOMENTS):
@@ -124,7 +124,7 @@ def test_at_whatever_moment_the_switch_is_lost_all_roles_occur_and_every_sum_is_
 
 
 @pytest.mark.parametrize("apart_ns", [100_000, 300_000, MS, 2 * MS, 4 * MS])
-def test_a_second_switch_is_lost_while_results_are_given_again(apart_ns: int) -> None:
+def test_a_second_switch_is_lost_while_results_are_given_again(apart_ns: int) -> None:  # R9.12
     took = run_and_check(lossy_overlapping_scenario(0), 0).time_ns
     for moment in range(MOMENTS):
         scenario = lossy_overlapping_scenario(moment)
@@ -138,7 +138,7 @@ def test_a_second_switch_is_lost_while_results_are_given_again(apart_ns: int) ->
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_what_comes_late_from_an_old_lease_does_not_count(number: int) -> None:
+def test_what_comes_late_from_an_old_lease_does_not_count(number: int) -> None:  # R9.11
     """A worker that took it would send nothing more for a round that the others still sum at the new lease."""
     scenario = lossy_overlapping_scenario(number)
     config = scenario.config

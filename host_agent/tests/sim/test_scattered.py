@@ -15,7 +15,7 @@ from .sparse_scenarios import make_scattered_scenario
 from .test_sparse import large_scenario, run_and_check
 
 
-def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: int) -> None:
+def test_every_scattered_collective_equals_the_dense_reference(scattered_seed: int) -> None:  # R6.7
     run_and_check(make_scattered_scenario(scattered_seed), scattered_seed)
 
 

@@ -58,7 +58,7 @@ def test_senders_get_through_a_shallow_queue(number: int) -> None:
     run_and_check(scenario, number)
 
 
-def test_every_collective_equals_the_integer_reference(seed: int) -> None:
+def test_every_collective_equals_the_integer_reference(seed: int) -> None:  # R5.19, R6.1
     run_and_check(make_scenario(seed), seed)
 
 

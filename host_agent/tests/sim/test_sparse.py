@@ -35,7 +35,7 @@ def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
     return report
 
 
-def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) -> None:
+def test_every_sparse_collective_equals_the_dense_reference(sparse_seed: int) -> None:  # R6.4, R6.5
     run_and_check(make_sparse_scenario(sparse_seed), sparse_seed)
 
 

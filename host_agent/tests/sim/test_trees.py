@@ -32,7 +32,7 @@ def run_and_check(scenario: Scenario, seed: int) -> sim.Report:
     return report
 
 
-def test_every_collective_through_a_tree_equals_the_reference(tree_seed: int) -> None:
+def test_every_collective_through_a_tree_equals_the_reference(tree_seed: int) -> None:  # R8.2, R8.11
     rng = random.Random(f"tree {tree_seed}")
     make = rng.choice([make_scenario, make_scenario, make_sparse_scenario, make_scattered_scenario])
     scenario = make(tree_seed)
@@ -120,13 +120,13 @@ def test_each_tensor_crosses_each_link_once_each_way() -> None:
 
 
 @pytest.mark.parametrize("a_host", [1, 2, 4])
-def test_a_host_sends_each_tensor_once_however_many_of_its_workers_share_a_stream(a_host: int) -> None:
+def test_a_host_sends_each_tensor_once_however_many_of_its_workers_share_a_stream(a_host: int) -> None:  # R8.13
     scenario = dense_job(8)
     scenario.config.hosts = [worker // a_host for worker in range(8)]
     assert packets_of_each_link(scenario, 8 // a_host) == 1
 
 
-def test_where_all_workers_are_on_one_host_no_packet_leaves_it() -> None:
+def test_where_all_workers_are_on_one_host_no_packet_leaves_it() -> None:  # R8.13
     scenario = dense_job(8)
     scenario.config.hosts = [0] * 8
     report = run_and_check(scenario, 1)

@@ -153,7 +153,7 @@ TEST_P(UdpOffload, SendsAPacketToManyEndpoints) {
   EXPECT_EQ(sender.stats().datagrams_sent, texts.size() * kReceivers);
 }
 
-TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
+TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {  // R2.2
   std::vector<UdpSocket> sockets = bind_consecutive(kAnyPort, 4);
   const wire::Endpoint base = sockets.front().local();
   UdpTransport server(config(), std::move(sockets));
@@ -173,7 +173,7 @@ TEST_P(UdpOffload, TellsWhichPortADatagramCameInOnAndAnswersFromIt) {
   }
 }
 
-TEST_P(UdpOffload, OneDatagramReachesEveryMemberThatAcceptsItsSender) {
+TEST_P(UdpOffload, OneDatagramReachesEveryMemberThatAcceptsItsSender) {  // R3.29
   // A group in 239.192.0.0/16 that depends on the process, since other processes run this test at the same time.
   const wire::Endpoint group{.address = 0xEFC00000U | (static_cast<std::uint32_t>(getpid()) & 0xFFFFU), .port = 47'111};
   std::vector<UdpSocket> senders = bind_consecutive(kAnyPort, 2);
@@ -227,7 +227,7 @@ TEST_P(UdpOffload, ABusyPortDoesNotStarveTheOthers) {
 INSTANTIATE_TEST_SUITE_P(Udp, UdpOffload, testing::Bool(),
                          [](const auto& parameter) { return parameter.param ? "WithOffload" : "WithoutOffload"; });
 
-TEST(Udp, WhatItSendsMayBeMarked) {
+TEST(Udp, WhatItSendsMayBeMarked) {  // R3.22, R4.12
   UdpSocket plain({.address = kLoopback, .port = 0});
   const int on = 1;
   ASSERT_EQ(setsockopt(plain.descriptor(), IPPROTO_IP, IP_RECVTOS, &on, sizeof on), 0);

@@ -31,14 +31,14 @@ std::vector<std::byte> datagram_of(const Header& header, std::size_t payload_byt
   return datagram;
 }
 
-TEST(Packet, EncodesTheBytesOfTheSpecification) {
+TEST(Packet, EncodesTheBytesOfTheSpecification) {  // R2.14
   std::array<std::byte, kHeaderBytes> out{};
   encode(kSample, out);
   for (std::size_t i = 0; i < kHeaderBytes; ++i)
     EXPECT_EQ(std::to_integer<int>(out[i]), kSampleBytes[i]) << "byte " << i;
 }
 
-TEST(Packet, DecodesTheBytesOfTheSpecification) {
+TEST(Packet, DecodesTheBytesOfTheSpecification) {  // R2.14
   std::array<std::byte, kHeaderBytes> in{};
   std::transform(kSampleBytes.begin(), kSampleBytes.end(), in.begin(), [](std::uint8_t b) { return std::byte{b}; });
   Header header;
@@ -87,7 +87,7 @@ TEST(Packet, RefusesEveryLengthShorterThanAHeader) {
   }
 }
 
-TEST(Packet, RefusesEveryOtherVersion) {
+TEST(Packet, RefusesEveryOtherVersion) {  // R2.15
   std::vector<std::byte> datagram = datagram_of(kSample, 0);
   for (unsigned version = 0; version < 16; ++version) {
     datagram[0] = static_cast<std::byte>(version << 4 | static_cast<unsigned>(Kind::kMeta));
@@ -96,7 +96,7 @@ TEST(Packet, RefusesEveryOtherVersion) {
   }
 }
 
-TEST(Packet, RefusesEveryUnknownKind) {
+TEST(Packet, RefusesEveryUnknownKind) {  // R2.15
   std::vector<std::byte> datagram = datagram_of(kSample, 0);
   for (unsigned kind = 0; kind < 16; ++kind) {
     datagram[0] = static_cast<std::byte>(kWireVersion << 4 | kind);
@@ -105,7 +105,7 @@ TEST(Packet, RefusesEveryUnknownKind) {
   }
 }
 
-TEST(Packet, RefusesAPayloadThatIsNoWholeNumberOfWords) {
+TEST(Packet, RefusesAPayloadThatIsNoWholeNumberOfWords) {  // R2.15
   for (const Kind kind : {Kind::kData, Kind::kResult}) {
     Header header = kSample;
     header.kind = kind;
@@ -118,7 +118,7 @@ TEST(Packet, RefusesAPayloadThatIsNoWholeNumberOfWords) {
   }
 }
 
-TEST(Packet, RefusesAPayloadOnAKindThatHasNone) {
+TEST(Packet, RefusesAPayloadOnAKindThatHasNone) {  // R2.15
   for (const Kind kind : {Kind::kEmpty, Kind::kMeta}) {
     Header header = kSample;
     header.kind = kind;
@@ -164,7 +164,7 @@ TEST(Packet, NewerFollowsSerialNumberArithmetic) {
   EXPECT_FALSE(newer(0, 0x80000000));
 }
 
-TEST(Packet, TheLaterCollectiveHasTheLaterNumberWhateverTheSignatures) {
+TEST(Packet, TheLaterCollectiveHasTheLaterNumberWhateverTheSignatures) {  // R2.21
   EXPECT_TRUE(is_later_collective(0x00000008, 0x7FFF0007));
   EXPECT_FALSE(is_later_collective(0x7FFF0007, 0x00000008));
   EXPECT_FALSE(is_later_collective(0x00010007, 0xFFFF0007)) << "the same number";

@@ -7,7 +7,7 @@
 namespace wiresum::worker {
 namespace {
 
-TEST(WorkerEnds, FailEndsAllCollectivesAndLaterOnes) {
+TEST(WorkerEnds, FailEndsAllCollectivesAndLaterOnes) {  // R4.31
   Rig rig;
   Integers a(iota(64)), b(iota(4)), late(iota(4));
   a.work.token = 1;
@@ -42,7 +42,7 @@ TEST(WorkerEnds, ACompletedCollectiveStaysCompletedWhenALaterOneFails) {
   EXPECT_EQ(rig.worker().poll_completion().value().status, Status::kAborted);
 }
 
-TEST(WorkerEnds, APassedDeadlineTimesOut) {
+TEST(WorkerEnds, APassedDeadlineTimesOut) {  // R4.30
   Rig rig;
   Integers soon(iota(4)), later(iota(4));
   soon.work.deadline = 5 * kMillisecond;

@@ -103,7 +103,7 @@ WorkerConfig exact_when_wide(std::uint32_t slots = 1) {
   return config;
 }
 
-TEST(ExactChunks, AnInfAndANanStayWhereTheyAre) {
+TEST(ExactChunks, AnInfAndANanStayWhereTheyAre) {  // R5.12, R5.13
   Pair pair;
   Floats first({1.0F, kInf, 3.0F, kInf, 5.0F, 6.0F, 7.0F, 8.0F});
   Floats second({1.0F, 1.0F, kNan, -kInf, 1.0F, 1.0F, 1.0F, 1.0F});
@@ -127,7 +127,7 @@ TEST(ExactChunks, AnInfAndANanStayWhereTheyAre) {
   EXPECT_EQ(pair.stats().chunks_exact, 1u);
 }
 
-TEST(ExactChunks, OneWorkerIsEnoughAndTheOtherHasNothingLeftOut) {
+TEST(ExactChunks, OneWorkerIsEnoughAndTheOtherHasNothingLeftOut) {  // R5.12
   Pair pair;
   Floats first({1.0F, 2.0F, 3.0F, 4.0F, 0.5F});
   Floats second({0.0F, -kInf, 0.0F, 0.0F, 0.25F});
@@ -139,7 +139,7 @@ TEST(ExactChunks, OneWorkerIsEnoughAndTheOtherHasNothingLeftOut) {
   for (const Floats* job : {&first, &second}) expect_same(job->values, {1.0F, -kInf, 3.0F, 4.0F, 0.75F});
 }
 
-TEST(ExactChunks, AWideChunkIsSummedExactlyIfThatIsAskedFor) {
+TEST(ExactChunks, AWideChunkIsSummedExactlyIfThatIsAskedFor) {  // R5.12, R5.13
   const std::vector<float> mine = {1e4F, 1e-6F, 1e-30F, -1e4F, 1.0F, 2.0F, 3.0F, 4.0F};
   const std::vector<float> other = {1e4F, 1e-6F, 0.0F, 1e4F, 1.0F, 1.0F, 1.0F, 1.0F};
   Pair exact(exact_when_wide());
@@ -187,7 +187,7 @@ TEST(ExactChunks, ThereIsNoWideChunkOfNarrowLanesOrAFixedScale) {
   }
 }
 
-TEST(ExactChunks, OfAnExactCollectiveAllChunksAreSummedExactlyFromTheStart) {
+TEST(ExactChunks, OfAnExactCollectiveAllChunksAreSummedExactlyFromTheStart) {  // R5.4, R5.5, R5.6
   Pair pair;
   Floats first({1e4F, 1e-6F, kInf, 0.0F, 0.0F, 0.0F, -0.0F, 0.0F, 1.0F});
   Floats second({1e4F, 1e-30F, 1.0F, -0.0F, 0.0F, 0.0F, -0.0F, 0.0F, 2.0F});
@@ -206,7 +206,7 @@ TEST(ExactChunks, OfAnExactCollectiveAllChunksAreSummedExactlyFromTheStart) {
   EXPECT_EQ(pair.stats().chunks_exact, 0u) << "none was summed again";
 }
 
-TEST(ExactChunks, WithAFixedScaleNoMetaRoundFollows) {
+TEST(ExactChunks, WithAFixedScaleNoMetaRoundFollows) {  // R5.11, R5.13
   Pair pair;
   Floats first({1.0F, kInf, 3.0F, 4.0F, 1.0F, 1.0F, 1.0F, 1.0F});
   Floats second({1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F});
@@ -224,7 +224,7 @@ TEST(ExactChunks, WithAFixedScaleNoMetaRoundFollows) {
   }
 }
 
-TEST(ExactChunks, OfNarrowLanesAPlaneTakesAsManyRoundsAsAWordHasElements) {
+TEST(ExactChunks, OfNarrowLanesAPlaneTakesAsManyRoundsAsAWordHasElements) {  // R5.7
   Pair pair;
   std::vector<float> values(18, 1.0F);  // a chunk of 16 and one of 2, in lanes of 8 bits
   values[15] = kNan;
@@ -251,7 +251,7 @@ TEST(ExactChunks, AnAverageIsDividedBeforeItIsRounded) {
   for (const Floats* job : {&first, &second}) expect_same(job->values, {3e38F, kInf, 1.5F, 0.0F});
 }
 
-TEST(ExactChunks, WhoKeepsNothingStoresNothingAndWhoGivesNothingSendsEmpty) {
+TEST(ExactChunks, WhoKeepsNothingStoresNothingAndWhoGivesNothingSendsEmpty) {  // R5.5
   Pair pair;
   Floats giver({1.0F, kInf, 3.0F, 4.0F});
   Floats keeper({9.0F, 9.0F, 9.0F, 9.0F});
@@ -284,7 +284,7 @@ TEST(ExactChunks, EachSlotSumsItsOwnWhileOthersGoOn) {
   EXPECT_EQ(pair.stats().chunks_exact, 3u);
 }
 
-TEST(ExactChunks, APlaneThatCannotComeNextIsRejected) {
+TEST(ExactChunks, APlaneThatCannotComeNextIsRejected) {  // R5.5
   Rig rig(small_config(1));
   Floats job({1.0F, kInf, 1.0F, 1.0F});
   ASSERT_TRUE(rig.worker().submit(job.work));
@@ -304,7 +304,7 @@ TEST(ExactChunks, APlaneThatCannotComeNextIsRejected) {
   expect_same(job.values, {1.0F, kInf, 1.0F, 1.0F});
 }
 
-TEST(ExactChunks, ACodeThatTheNextChunkCannotHaveIsRejected) {
+TEST(ExactChunks, ACodeThatTheNextChunkCannotHaveIsRejected) {  // R5.6
   Rig rig(small_config(1));
   Floats job({1.0F, 1.0F, 1.0F, 1.0F, 2.0F});
   job.work.exact = true;

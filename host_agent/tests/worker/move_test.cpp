@@ -45,7 +45,7 @@ std::optional<Status> ended(Rig& rig) {
   return completion.has_value() ? std::optional(completion->status) : std::nullopt;
 }
 
-TEST(Move, AHaltedWorkerNeitherSendsNorAccepts) {
+TEST(Move, AHaltedWorkerNeitherSendsNorAccepts) {  // R9.1
   Rig rig(one_slot());
   Integers sum(iota(8));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -59,7 +59,7 @@ TEST(Move, AHaltedWorkerNeitherSendsNorAccepts) {
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
 }
 
-TEST(Move, DeadlinesHoldWhileHalted) {
+TEST(Move, DeadlinesHoldWhileHalted) {  // R9.1
   Rig rig(one_slot());
   Integers sum(iota(4));
   sum.work.deadline = 50 * kMillisecond;
@@ -73,7 +73,7 @@ TEST(Move, DeadlinesHoldWhileHalted) {
   EXPECT_TRUE(rig.poll().empty());
 }
 
-TEST(Move, WhereNobodyHasTheResultTheRoundBeginsAnewAtTheOtherLease) {
+TEST(Move, WhereNobodyHasTheResultTheRoundBeginsAnewAtTheOtherLease) {  // R9.3, R9.8, R9.11
   Rig rig(one_slot());
   Integers sum(iota(4));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -94,7 +94,7 @@ TEST(Move, WhereNobodyHasTheResultTheRoundBeginsAnewAtTheOtherLease) {
   EXPECT_EQ(sum.values, (std::vector<std::int32_t>{2, 4, 6, 8}));
 }
 
-TEST(Move, WhoIsBehindSendsNothingAndTakesTheResult) {
+TEST(Move, WhoIsBehindSendsNothingAndTakesTheResult) {  // R9.4
   Rig rig(one_slot());
   Integers sum(iota(4));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -110,7 +110,7 @@ TEST(Move, WhoIsBehindSendsNothingAndTakesTheResult) {
   EXPECT_EQ(rig.worker().position(0), round + 1);
 }
 
-TEST(Move, WhoRepeatsGivesTheResultAgainThoughTheCallerHasItsMemory) {
+TEST(Move, WhoRepeatsGivesTheResultAgainThoughTheCallerHasItsMemory) {  // R9.4, R9.6, R9.14
   Rig rig(one_slot());
   Floats sum({1.0F, 2.0F, 3.0F, 4.0F});
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -168,7 +168,7 @@ TEST(Move, AResultThatStaysIsCopiedWhenTheWorkerIsHalted) {
   EXPECT_EQ(ended(rig), Status::kDiverged);
 }
 
-TEST(Move, AMetaRoundIsRepeatedAsOne) {
+TEST(Move, AMetaRoundIsRepeatedAsOne) {  // R9.5
   for (const std::uint8_t role : {kRepeats, kAhead}) {
     Rig rig(one_slot());
     Floats sum({1.0F, 2.0F, 3.0F, 4.0F});
@@ -189,7 +189,7 @@ TEST(Move, AMetaRoundIsRepeatedAsOne) {
   EXPECT_EQ(only(rig).header.kind, wire::Kind::kMeta);
 }
 
-TEST(Move, WhoIsAheadSendsNothingAndGoesOnWithItsNextChunk) {
+TEST(Move, WhoIsAheadSendsNothingAndGoesOnWithItsNextChunk) {  // R9.4, R9.13
   Rig rig(one_slot());
   Integers sum(iota(8));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -211,7 +211,7 @@ TEST(Move, WhoIsAheadSendsNothingAndGoesOnWithItsNextChunk) {
   EXPECT_EQ(sum.values, (std::vector<std::int32_t>{2, 4, 6, 8, 10, 12, 14, 16}));
 }
 
-TEST(Move, ARepeatedResultThatIsAnotherEndsTheJob) {
+TEST(Move, ARepeatedResultThatIsAnotherEndsTheJob) {  // R9.7
   for (const std::uint8_t role : {kRepeats, kAhead}) {
     Rig rig(one_slot());
     Integers sum(iota(8));
@@ -238,7 +238,7 @@ TEST(Move, ALostRepeatIsAskedAboutAndSentAgain) {
   EXPECT_EQ(lanes_of(only(rig)), (std::vector<std::int32_t>{2, 4, 6, 8}));
 }
 
-TEST(Move, RepeatsComeBeforeAllElseInOrderOfTheSlots) {
+TEST(Move, RepeatsComeBeforeAllElseInOrderOfTheSlots) {  // R9.9
   Rig rig;
   Integers first(iota(16));
   ASSERT_TRUE(rig.worker().submit(first.work));
@@ -276,7 +276,7 @@ TEST(Move, WhatIsSubmittedDuringARepeatFollowsIt) {
   EXPECT_EQ(third.values, std::vector<std::int32_t>(4, 3));
 }
 
-TEST(Move, PositionsInASecondMoveAreWhatEachHas) {
+TEST(Move, PositionsInASecondMoveAreWhatEachHas) {  // R9.12
   Rig rig(one_slot());
   Integers sum(iota(8));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -314,7 +314,7 @@ TEST(Move, RolesThatCannotBeChangeNothing) {
   EXPECT_EQ(only(rig).header.round, sent.header.round);
 }
 
-TEST(Move, RoundTripsAreMeasuredAnewAndNotByThePacketsThatWaitForPeers) {
+TEST(Move, RoundTripsAreMeasuredAnewAndNotByThePacketsThatWaitForPeers) {  // R9.10
   Rig rig(one_slot());
   Integers sum(iota(16));
   ASSERT_TRUE(rig.worker().submit(sum.work));
@@ -334,6 +334,23 @@ TEST(Move, RoundTripsAreMeasuredAnewAndNotByThePacketsThatWaitForPeers) {
   rig.now += 40'000;
   rig.echo(last);
   EXPECT_EQ(rig.worker().stats().rtt_smoothed_ns, 40'000U);
+}
+
+TEST(Move, WindowAndTimersBeginAnew) {  // R9.10
+  WorkerConfig config = small_config(8);
+  config.window_initial = config.window_min = 2;
+  Rig rig(config);
+  Integers sum(iota(64));
+  ASSERT_TRUE(rig.worker().submit(sum.work));
+  for (int i = 0; i < 3; ++i) {
+    for (const Sent& sent : rig.poll()) rig.echo(sent);
+  }
+  const WorkerStats before = rig.worker().stats();
+  ASSERT_GT(before.window, 2U);
+  ASSERT_LT(before.rto_ns, static_cast<std::uint64_t>(config.rto_initial));
+  ASSERT_TRUE(move(rig, Roles(8, kNone)));
+  EXPECT_EQ(rig.worker().stats().window, 2U);
+  EXPECT_EQ(rig.worker().stats().rto_ns, static_cast<std::uint64_t>(config.rto_initial));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class Timers : public ::testing::Test {
   std::optional<Integers> job;
 };
 
-TEST_F(Timers, NothingIsRetransmittedBeforeTheTimeout) {
+TEST_F(Timers, NothingIsRetransmittedBeforeTheTimeout) {  // R4.19
   submit(1);
   EXPECT_LE(rig.worker().next_timeout(), 0) << "there is something to send right now";
   ASSERT_EQ(rig.poll_at(0).size(), 1u);
@@ -51,7 +51,7 @@ TEST_F(Timers, NothingIsRetransmittedBeforeTheTimeout) {
   EXPECT_EQ(rig.poll_at(20 * kMillisecond).size(), 1u);
 }
 
-TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {
+TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {  // R4.22
   submit(1);
   auto first = rig.poll_at(0).at(0);
   rig.miss(rig.poll_at(20 * kMillisecond).at(0));
@@ -62,7 +62,7 @@ TEST_F(Timers, ARetransmissionIsTheSameBytesWithItsFlag) {
   EXPECT_EQ(rig.worker().stats().retransmissions, 1u);
 }
 
-TEST_F(Timers, TheLongerTheSilenceTheLongerBetweenProbesUpToACapMinusARandomPart) {
+TEST_F(Timers, TheLongerTheSilenceTheLongerBetweenProbesUpToACapMinusARandomPart) {  // R4.18, R4.19
   submit(1);
   rig.poll_at(0);
   ASSERT_EQ(rig.worker().next_timeout(), 20 * kMillisecond);
@@ -83,7 +83,7 @@ TEST_F(Timers, TheLongerTheSilenceTheLongerBetweenProbesUpToACapMinusARandomPart
   EXPECT_TRUE(varied) << "senders that collide must not do so for ever";
 }
 
-TEST_F(Timers, WorkersDoNotProbeInStep) {
+TEST_F(Timers, WorkersDoNotProbeInStep) {  // R4.18
   WorkerConfig other = config();
   other.worker = 0;
   Rig peer(other);
@@ -105,7 +105,7 @@ TEST_F(Timers, APacketIsProbedForEver) {
   EXPECT_EQ(rig.worker().stats().results, 0u) << "nothing was delivered";
 }
 
-TEST_F(Timers, DuringSilenceOnlyTheFirstPacketIsProbed) {
+TEST_F(Timers, DuringSilenceOnlyTheFirstPacketIsProbed) {  // R4.16, R4.25
   submit(8);
   ASSERT_EQ(rig.poll_at(0).size(), 8u);
   for (int i = 0; i < 3; ++i) {
@@ -116,7 +116,7 @@ TEST_F(Timers, DuringSilenceOnlyTheFirstPacketIsProbed) {
   EXPECT_EQ(rig.worker().stats().window, 8u) << "a late peer is no loss";
 }
 
-TEST_F(Timers, APacketOvertakenByALaterOneIsRetransmittedAtItsTimeout) {
+TEST_F(Timers, APacketOvertakenByALaterOneIsRetransmittedAtItsTimeout) {  // R4.15
   overtake(5, 10 * kMillisecond);
   const auto again = rig.poll_at(20 * kMillisecond);
   ASSERT_EQ(again.size(), 5u) << "slots 0 to 4 were sent before slot 5";
@@ -184,7 +184,7 @@ TEST_F(Timers, ARetransmissionIsRepeatedAfterTheTimeout) {
   EXPECT_EQ(again.size(), 7u);
 }
 
-TEST_F(Timers, DuringALongSilenceOnlyTheProbeIsRetransmittedThoughMoreIsKnownLost) {
+TEST_F(Timers, DuringALongSilenceOnlyTheProbeIsRetransmittedThoughMoreIsKnownLost) {  // R4.25
   const auto sent = overtake(7, 1 * kMillisecond);
   while (rig.worker().next_timeout() < 81 * kMillisecond) rig.poll_at(rig.worker().next_timeout());
   for (int i = 0; i < 20; ++i) {
@@ -231,7 +231,7 @@ class FastPath : public Timers {
   std::vector<Sent> sent;
 };
 
-TEST_F(FastPath, AnOvertakenPacketIsAskedAboutSoonAfterARoundTrip) {
+TEST_F(FastPath, AnOvertakenPacketIsAskedAboutSoonAfterARoundTrip) {  // R4.15, R4.17
   const TimeNs begun = slots.now;
   slots.now += kRoundTrip;
   slots.echo(sent.at(2));
@@ -242,7 +242,7 @@ TEST_F(FastPath, AnOvertakenPacketIsAskedAboutSoonAfterARoundTrip) {
   EXPECT_EQ(asked[0].header.kind, wire::Kind::kQuestion);
 }
 
-TEST_F(FastPath, WhatHasBeenAskedAboutIsAskedAboutAgainAfterATimeThatDoubles) {
+TEST_F(FastPath, WhatHasBeenAskedAboutIsAskedAboutAgainAfterATimeThatDoubles) {  // R4.17
   const TimeNs begun = slots.now;
   std::vector<TimeNs> asked;  // about the second packet, which is not the probe
   slots.now += kRoundTrip;
@@ -263,14 +263,14 @@ TEST_F(FastPath, WhatHasBeenAskedAboutIsAskedAboutAgainAfterATimeThatDoubles) {
   }
 }
 
-TEST_F(FastPath, TheProbeDoesNotWaitForTheFloorOfTheRto) {
+TEST_F(FastPath, TheProbeDoesNotWaitForTheFloorOfTheRto) {  // R4.18
   const TimeNs begun = slots.now;
   ASSERT_EQ(slots.worker().next_timeout(), begun + 2 * kSoon);
   ASSERT_EQ(slots.poll_at(begun + 2 * kSoon).size(), 1u) << "the first in order alone: nothing was overtaken";
   EXPECT_EQ(slots.worker().stats().window, 3u) << "it may be a peer that is late";
 }
 
-TEST_F(FastPath, AProbeThatIsLostCostsHalfTheSilenceMore) {
+TEST_F(FastPath, AProbeThatIsLostCostsHalfTheSilenceMore) {  // R4.16, R4.18
   const TimeNs begun = slots.now;
   for (int i = 0; i < 5; ++i) slots.poll_at(slots.worker().next_timeout());
   const TimeNs silence = slots.now - begun;
@@ -286,7 +286,7 @@ TEST_F(FastPath, APeerThatIsASecondLateIsAskedForAFewTimesOnly) {
   EXPECT_LE(slots.worker().stats().questions - before, 30u) << "though a second has 2,500 round trips";
 }
 
-TEST_F(FastPath, WhatWasSentBeforeAMissingPacketWasAskedAboutIsAskedAboutToo) {
+TEST_F(FastPath, WhatWasSentBeforeAMissingPacketWasAskedAboutIsAskedAboutToo) {  // R4.15
   const auto probe = slots.poll_at(slots.worker().next_timeout());
   ASSERT_EQ(probe.size(), 1u);
   slots.now += kRoundTrip;
@@ -309,7 +309,7 @@ TEST_F(FastPath, WhatWasSentBeforeItStillMeasuresTheRoundTrip) {
   EXPECT_GT(slots.worker().stats().rtt_smoothed_ns, static_cast<std::uint64_t>(kRoundTrip));
 }
 
-TEST_F(Timers, ABurstThatWasLostHalvesTheWindowOnce) {
+TEST_F(Timers, ABurstThatWasLostHalvesTheWindowOnce) {  // R4.10
   submit(8);
   rig.poll_at(0);
   rig.miss(rig.poll_at(20 * kMillisecond).at(0));
@@ -317,7 +317,7 @@ TEST_F(Timers, ABurstThatWasLostHalvesTheWindowOnce) {
   EXPECT_EQ(rig.worker().stats().window, 4u);
 }
 
-TEST_F(FastPath, WhatWasSentAfterTheQuestionAboutAMissingPacketIsNotAskedAbout) {
+TEST_F(FastPath, WhatWasSentAfterTheQuestionAboutAMissingPacketIsNotAskedAbout) {  // R4.15
   slots.now += kRoundTrip;
   slots.echo(sent[0]);
   const auto probe = slots.poll_at(slots.worker().next_timeout());
@@ -341,7 +341,7 @@ TEST_F(FastPath, ASilenceBeginsWithTheLastResult) {
   EXPECT_LE(slots.worker().next_timeout() - slots.now, 4 * kSoon);
 }
 
-TEST_F(FastPath, WhileNothingIsInFlightThereIsNoSilence) {
+TEST_F(FastPath, WhileNothingIsInFlightThereIsNoSilence) {  // R4.25
   while (slots.worker().in_flight() > 0) next();
   slots.now += 1000 * kMillisecond;
   Integers later{std::vector<std::int32_t>(4 * 3, 1)};
@@ -414,7 +414,7 @@ class SlowerPath : public Timers, public ::testing::WithParamInterface<TimeNs> {
   Integers work{std::vector<std::int32_t>(4 * kRounds, 1)};
 };
 
-TEST_P(SlowerPath, IsNotAskedAboutForEver) {
+TEST_P(SlowerPath, IsNotAskedAboutForEver) {  // R4.20
   for (int i = 0; i < 100; ++i) round(400'000);
   ASSERT_EQ(single.worker().stats().rtt_smoothed_ns, 400'000u);
   ASSERT_EQ(single.worker().stats().questions, 0u);
@@ -439,7 +439,7 @@ class LossyPath : public SlowerPath {
   }
 };
 
-TEST_P(LossyPath, ALossThatTheSwitchConfirmsLengthensNoTimer) {
+TEST_P(LossyPath, ALossThatTheSwitchConfirmsLengthensNoTimer) {  // R4.20
   for (int i = 0; i < 100; ++i) round(400'000);
   for (int lost = 0; lost < 10; ++lost) lose();
 }
@@ -457,7 +457,7 @@ INSTANTIATE_TEST_SUITE_P(ARoundTripAndLess, LossyPath, ::testing::Values(400'000
 INSTANTIATE_TEST_SUITE_P(ThreeTimesToThirtyTimes, SlowerPath,
                          ::testing::Values(1'100'000, 1'400'000, 1'700'000, 2'400'000, 4'000'000, 12'000'000));
 
-TEST_F(Timers, APacketWithPayloadIsAskedAboutBeforeItIsSentAgain) {
+TEST_F(Timers, APacketWithPayloadIsAskedAboutBeforeItIsSentAgain) {  // R4.23
   submit(1);
   const auto sent = rig.poll_at(0).at(0);
   const auto question = rig.poll_at(20 * kMillisecond).at(0);
@@ -470,7 +470,7 @@ TEST_F(Timers, APacketWithPayloadIsAskedAboutBeforeItIsSentAgain) {
   EXPECT_EQ(rig.worker().stats().retransmissions, 0u);
 }
 
-TEST_F(Timers, AMissingPacketIsSentAtOnceAndAskedAboutAgainAfterTheTimeout) {
+TEST_F(Timers, AMissingPacketIsSentAtOnceAndAskedAboutAgainAfterTheTimeout) {  // R4.24
   const auto question = ask();
   rig.now = 25 * kMillisecond;
   rig.miss(question);
@@ -489,7 +489,7 @@ TEST_F(Timers, AResultMayAnswerAQuestion) {
   EXPECT_TRUE(rig.worker().poll_completion().has_value());
 }
 
-TEST_F(Timers, ALateOrRepeatedAnswerCausesNoRetransmission) {
+TEST_F(Timers, ALateOrRepeatedAnswerCausesNoRetransmission) {  // R4.24, R4.28
   submit(1);
   const auto sent = rig.poll_at(0).at(0);
   rig.miss(sent);
@@ -506,7 +506,7 @@ TEST_F(Timers, ALateOrRepeatedAnswerCausesNoRetransmission) {
   EXPECT_EQ(rig.worker().stats().duplicates, 3u);
 }
 
-TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {
+TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {  // R4.27
   const auto question = ask();
   auto other = question;
   other.header.worker = 0;
@@ -519,7 +519,7 @@ TEST_F(Timers, AnAnswerToAnotherWorkerOrAboutAnotherTensorIsForeign) {
   EXPECT_FALSE(rig.worker().poll_completion().has_value());
 }
 
-TEST_F(Timers, APacketWithoutPayloadIsSentAgainInsteadOfAQuestion) {
+TEST_F(Timers, APacketWithoutPayloadIsSentAgainInsteadOfAQuestion) {  // R4.23
   Integers barrier({}, config());
   barrier.work.regions = {};
   barrier.work.chunk_end = 1;

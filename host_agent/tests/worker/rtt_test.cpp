@@ -7,7 +7,7 @@ namespace {
 
 constexpr TimeNs kMs = 1'000'000;
 
-TEST(RttEstimator, StartsWithTheInitialTimeout) {
+TEST(RttEstimator, StartsWithTheInitialTimeout) {  // R4.19
   const RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   EXPECT_EQ(rtt.rto(), 20 * kMs);
   EXPECT_EQ(rtt.smoothed(), 0);
@@ -42,14 +42,14 @@ TEST(RttEstimator, RemembersTheShortest) {
   EXPECT_EQ(rtt.least(), 3 * kMs);
 }
 
-TEST(RttEstimator, CapsASampleAndTheTimeout) {
+TEST(RttEstimator, CapsASampleAndTheTimeout) {  // R4.19
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   rtt.sample(60'000 * kMs);
   EXPECT_EQ(rtt.smoothed(), 200 * kMs);
   EXPECT_EQ(rtt.rto(), 200 * kMs);
 }
 
-TEST(RttEstimator, KnowsHowLongAResultTakesThatIsNotLost) {
+TEST(RttEstimator, KnowsHowLongAResultTakesThatIsNotLost) {  // R4.17
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   EXPECT_EQ(rtt.soon(), 20 * kMs) << "nothing is known of the path";
   rtt.sample(8 * kMs);
@@ -63,7 +63,7 @@ TEST(RttEstimator, KnowsHowLongAResultTakesThatIsNotLost) {
   EXPECT_EQ(rtt.soon(), rtt.rto()) << "at most";
 }
 
-TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {
+TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {  // R4.20
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
   const TimeNs soon = rtt.soon();
@@ -78,7 +78,7 @@ TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {
   EXPECT_EQ(rtt.later(), 2 * rtt.soon());
 }
 
-TEST(RttEstimator, DoubtNeedsNoLongerTimerThanThePacketTook) {
+TEST(RttEstimator, DoubtNeedsNoLongerTimerThanThePacketTook) {  // R4.20
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
   const TimeNs took = 3 * rtt.later() / 2;
@@ -88,7 +88,7 @@ TEST(RttEstimator, DoubtNeedsNoLongerTimerThanThePacketTook) {
   EXPECT_EQ(rtt.later(), took) << "another one took longer";
 }
 
-TEST(RttEstimator, WhatWasMeasuredWhilePeersWaitedForATimerIsForgottenAtOnce) {
+TEST(RttEstimator, WhatWasMeasuredWhilePeersWaitedForATimerIsForgottenAtOnce) {  // R4.21
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   for (int i = 0; i < 10; ++i) rtt.sample(20 * kMs);
   rtt.sample(20 * kMs / 8);

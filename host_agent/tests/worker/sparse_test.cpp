@@ -40,7 +40,7 @@ std::vector<std::uint32_t> chunk_numbers(const std::vector<Sent>& sent) {
   return numbers;
 }
 
-TEST(SparseCollective, SendsTheListedChunksInOrderUnderTheirOwnNumbers) {
+TEST(SparseCollective, SendsTheListedChunksInOrderUnderTheirOwnNumbers) {  // R6.5
   Rig rig;
   Listed job(100, {2, 3, 50, 51, 98, 99});
   ASSERT_TRUE(rig.worker().submit(job.work));
@@ -81,7 +81,7 @@ TEST(SparseCollective, DoesNotReadAChunkThatIsKnownToBeAbsent) {
   EXPECT_EQ(rig.poll()[0].header.exponent, 0);
 }
 
-TEST(SparseCollective, AnUnscannedZeroChunkIsSentEmpty) {
+TEST(SparseCollective, AnUnscannedZeroChunkIsSentEmpty) {  // R6.3
   for (const numeric::Scaling scaling : {numeric::Scaling::kBlockExponent, numeric::Scaling::kFixed}) {
     Rig rig;
     Listed job(4, {0, 1, 2, 3});
@@ -125,7 +125,7 @@ TEST(SparseCollective, DetectsADifferentListAtAnotherWorker) {
 
 // ---- Votes ----
 
-TEST(Vote, TheCompletionReportsTheLargestVote) {
+TEST(Vote, TheCompletionReportsTheLargestVote) {  // R6.6
   Rig rig;
   Integers job(std::vector<std::int32_t>(4 * 6, 1));
   job.work.vote = 90;
@@ -154,7 +154,7 @@ TEST(Vote, IsThatOfTheLastChunkThoughOtherResultsComeLater) {
   EXPECT_EQ(rig.worker().poll_completion().value().vote, 120);
 }
 
-TEST(Vote, DoesNotDisturbTheExponentsOfBlockFloatingPoint) {
+TEST(Vote, DoesNotDisturbTheExponentsOfBlockFloatingPoint) {  // R6.6
   Rig rig;
   Listed job(1, {0});
   job.put(0, 1.0F);

@@ -5,7 +5,7 @@
 namespace wiresum::worker {
 namespace {
 
-TEST(CongestionWindow, GrowsByOneForEachResultInSlowStart) {
+TEST(CongestionWindow, GrowsByOneForEachResultInSlowStart) {  // R4.9
   CongestionWindow window(32, 32, 128);
   for (int i = 0; i < 10; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 42u);
@@ -17,14 +17,14 @@ TEST(CongestionWindow, GrowsOnlyWhileItIsTheLimit) {
   EXPECT_EQ(window.size(), 32u);
 }
 
-TEST(CongestionWindow, NeverExceedsTheSlots) {
+TEST(CongestionWindow, NeverExceedsTheSlots) {  // R4.9
   CongestionWindow window(32, 32, 48);
   for (int i = 0; i < 1000; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 48u);
   EXPECT_EQ(CongestionWindow(32, 32, 4).size(), 4u);
 }
 
-TEST(CongestionWindow, HalvesOnLossAtMostOnceInARoundTrip) {
+TEST(CongestionWindow, HalvesOnLossAtMostOnceInARoundTrip) {  // R4.10
   CongestionWindow window(128, 8, 128);
   window.on_loss(1000, 100);
   EXPECT_EQ(window.size(), 64u);
@@ -34,13 +34,13 @@ TEST(CongestionWindow, HalvesOnLossAtMostOnceInARoundTrip) {
   EXPECT_EQ(window.size(), 32u);
 }
 
-TEST(CongestionWindow, NeverFallsBelowItsFloor) {
+TEST(CongestionWindow, NeverFallsBelowItsFloor) {  // R4.10
   CongestionWindow window(128, 32, 128);
   for (TimeNs now = 0; now < 10'000; now += 100) window.on_loss(now, 100);
   EXPECT_EQ(window.size(), 32u);
 }
 
-TEST(CongestionWindow, GrowsByOneForEachWindowAfterALoss) {
+TEST(CongestionWindow, GrowsByOneForEachWindowAfterALoss) {  // R4.9
   CongestionWindow window(64, 8, 128);
   window.on_loss(0, 100);
   ASSERT_EQ(window.size(), 32u);
@@ -61,13 +61,13 @@ CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt)
   return window;
 }
 
-TEST(CongestionWindow, KeepsWhatThePathHoldsAndHalfItsFloor) {
+TEST(CongestionWindow, KeepsWhatThePathHoldsAndHalfItsFloor) {  // R4.10
   CongestionWindow window = measured(120, 100, kLeast);
   for (TimeNs now = 1000; now < 100'000; now += kLeast) window.on_loss(now, kLeast);
   EXPECT_EQ(window.size(), 104u);
 }
 
-TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {
+TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {  // R4.10
   CongestionWindow window = measured(400, 400, 4 * kLeast);
   window.on_loss(1000, kLeast);
   EXPECT_EQ(window.size(), 200u) << "halved, though the path holds 100";
@@ -101,14 +101,14 @@ CongestionWindow doubled(std::uint32_t size, std::uint64_t results) {
   return window;
 }
 
-TEST(CongestionWindow, ALossDoesNotEndSlowStartIfThePathDeliveredAll) {
+TEST(CongestionWindow, ALossDoesNotEndSlowStartIfThePathDeliveredAll) {  // R4.11
   CongestionWindow window = doubled(128, 64);
   EXPECT_EQ(window.size(), 128u);
   window.on_result(true, false);
   EXPECT_EQ(window.size(), 129u);
 }
 
-TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {
+TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {  // R4.11
   CongestionWindow window = doubled(256, 64);
   EXPECT_EQ(window.size(), 132u) << "twice 64, and half the floor";
   window.on_result(true, false);
@@ -125,7 +125,7 @@ void windows(CongestionWindow& window, int count, std::uint32_t every) {
   }
 }
 
-TEST(CongestionWindow, MarksShrinkItByHalfTheirShare) {
+TEST(CongestionWindow, MarksShrinkItByHalfTheirShare) {  // R4.14
   CongestionWindow all(400, 8, 512), some(400, 8, 512);
   windows(all, 1, 1);
   EXPECT_EQ(all.size(), 200u) << "the first marks halve it";
@@ -142,14 +142,14 @@ TEST(CongestionWindow, MarksShrinkItByHalfTheirShare) {
   EXPECT_EQ(all.size(), 8u) << "never below the floor";
 }
 
-TEST(CongestionWindow, AMarkEndsSlowStart) {
+TEST(CongestionWindow, AMarkEndsSlowStart) {  // R4.13
   CongestionWindow window(32, 8, 512);
   window.on_result(true, true);
   for (int i = 0; i < 20; ++i) window.on_result(true, false);
   EXPECT_EQ(window.size(), 32u);
 }
 
-TEST(CongestionWindow, ALossAmongMarksHalvesItAsAnyOther) {
+TEST(CongestionWindow, ALossAmongMarksHalvesItAsAnyOther) {  // R4.14
   CongestionWindow marked(256, 8, 512), unmarked(256, 8, 512);
   marked.on_result(true, true);
   for (CongestionWindow* const window : {&marked, &unmarked}) window->on_loss(1000, kLeast);
@@ -183,7 +183,7 @@ TEST(CongestionWindow, LossesThatShrinkNothingDoNotHideMarks) {
   }
 }
 
-TEST(CongestionWindow, OfALossAndMarksTheStrongerAnswerCounts) {
+TEST(CongestionWindow, OfALossAndMarksTheStrongerAnswerCounts) {  // R4.14
   CongestionWindow window(100, 8, 512);
   for (int i = 0; i < 100; ++i) window.on_round_trip(80, kLeast, kLeast);
   window.on_result(false, true);

@@ -49,7 +49,7 @@ TEST(ChunksOf, RoundsUpAndKnowsThePacking) {
 
 // ---- Dealing ----
 
-TEST(WorkerDealing, ACollectiveUsesMoreSlotsOnlyForEnoughRounds) {
+TEST(WorkerDealing, ACollectiveUsesMoreSlotsOnlyForEnoughRounds) {  // R4.2
   WorkerConfig config = small_config(256);
   config.window_initial = config.slots;
   const auto slots_of = [&](std::size_t chunks, std::uint32_t spread_max = kSlotsSpreadMax) {
@@ -68,7 +68,7 @@ TEST(WorkerDealing, ACollectiveUsesMoreSlotsOnlyForEnoughRounds) {
   EXPECT_EQ(slots_of(1600, 32), 100u);
 }
 
-TEST(WorkerDealing, SendsTheHeaderOfTheProtocol) {
+TEST(WorkerDealing, SendsTheHeaderOfTheProtocol) {  // R2.14
   WorkerConfig config = small_config();
   config.slot_first = 8;
   config.round_first = 5;
@@ -115,7 +115,7 @@ TEST(WorkerDealing, AddsUpAndCompletes) {
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
 }
 
-TEST(WorkerDealing, AssignsChunksToSlotsByTheStride) {
+TEST(WorkerDealing, AssignsChunksToSlotsByTheStride) {  // R4.2
   Rig rig;
   Integers job(iota(4 * 11));
   ASSERT_TRUE(rig.worker().submit(job.work));
@@ -132,7 +132,7 @@ TEST(WorkerDealing, AssignsChunksToSlotsByTheStride) {
   EXPECT_EQ(chunks, 11u);
 }
 
-TEST(WorkerDealing, SmallCollectivesUseDifferentSlotsAtTheSameTime) {
+TEST(WorkerDealing, SmallCollectivesUseDifferentSlotsAtTheSameTime) {  // R4.2
   Rig rig;
   Integers first(iota(4)), second(iota(8)), third(iota(4));
   for (Integers* job : {&first, &second, &third}) ASSERT_TRUE(rig.worker().submit(job->work));
@@ -141,7 +141,7 @@ TEST(WorkerDealing, SmallCollectivesUseDifferentSlotsAtTheSameTime) {
   EXPECT_EQ(distinct_slots(sent), (std::set<std::uint32_t>{0, 1, 2, 3}));
 }
 
-TEST(WorkerDealing, ASlotTakesItsCollectivesInOrderOfSubmission) {
+TEST(WorkerDealing, ASlotTakesItsCollectivesInOrderOfSubmission) {  // R4.4, R4.5
   Rig rig;
   Integers first(iota(16)), second(iota(16));
   first.work.tensor = 1;
@@ -198,7 +198,7 @@ TEST(WorkerDealing, RefusesMoreCollectivesThanItHoldsUntilACompletionIsTaken) {
   EXPECT_TRUE(rig.worker().submit(c.work));
 }
 
-TEST(WorkerDealing, RoundNumbersWrapAround) {
+TEST(WorkerDealing, RoundNumbersWrapAround) {  // R4.5
   WorkerConfig config = small_config();
   config.round_first = UINT32_MAX - 2;
   Rig rig(config);
@@ -223,7 +223,7 @@ TEST(WorkerDealing, TheLatestCollectiveIsThatWhichItHasSentFor) {
   }
 }
 
-TEST(WorkerDealing, ABarrierIsOneMetaRound) {
+TEST(WorkerDealing, ABarrierIsOneMetaRound) {  // R4.6, R6.1
   Rig rig;
   Collective barrier;
   barrier.chunk_end = 1;
@@ -238,7 +238,7 @@ TEST(WorkerDealing, ABarrierIsOneMetaRound) {
 
 // ---- The agreed order and the window ----
 
-TEST(WorkerOrder, SendsInTheAgreedOrderNotInTheOrderOfReadiness) {
+TEST(WorkerOrder, SendsInTheAgreedOrderNotInTheOrderOfReadiness) {  // R4.7
   WorkerConfig config = small_config();
   config.window_min = config.window_initial = 2;
   Rig rig(config);
@@ -252,7 +252,7 @@ TEST(WorkerOrder, SendsInTheAgreedOrderNotInTheOrderOfReadiness) {
   EXPECT_EQ(distinct_slots(sent), (std::set<std::uint32_t>{2, 3}));
 }
 
-TEST(WorkerOrder, APacketBeforeEverythingInFlightIsSentDespiteAFullWindow) {
+TEST(WorkerOrder, APacketBeforeEverythingInFlightIsSentDespiteAFullWindow) {  // R4.8
   WorkerConfig config = small_config();
   config.window_min = 1;
   config.window_initial = 4;
@@ -278,7 +278,7 @@ TEST(WorkerOrder, APacketBeforeEverythingInFlightIsSentDespiteAFullWindow) {
   EXPECT_EQ(next[0].slot, 0u);
 }
 
-TEST(WorkerWindow, BoundsThePacketsInFlight) {
+TEST(WorkerWindow, BoundsThePacketsInFlight) {  // R4.8
   WorkerConfig config = small_config(64);
   config.window_min = 8;
   config.window_initial = 8;
@@ -293,7 +293,7 @@ TEST(WorkerWindow, BoundsThePacketsInFlight) {
 
 // ---- Numbers ----
 
-TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {
+TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {  // R5.10, R5.11
   Rig rig(small_config(1));
   Floats job(std::vector<float>(12, 1.0F));
   std::vector<float>& values = job.values;
@@ -327,7 +327,7 @@ TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {
   EXPECT_EQ(values[9], 0.25F);
 }
 
-TEST(WorkerNumbers, WithoutASourceSendsEmptyAndWithoutADestinationStoresNothing) {
+TEST(WorkerNumbers, WithoutASourceSendsEmptyAndWithoutADestinationStoresNothing) {  // R5.16, R6.1
   Rig rig;
   std::vector<std::int32_t> kept(4, -1);
   std::vector<std::int32_t> given{5, 6, 7, 8};
@@ -379,7 +379,7 @@ class WorkerValidation : public ::testing::Test {
   std::vector<Sent> sent;
 };
 
-TEST_F(WorkerValidation, RejectsWhatDoesNotParse) {
+TEST_F(WorkerValidation, RejectsWhatDoesNotParse) {  // R2.15
   auto bytes = Rig::result(sent[0], {1, 2, 3, 4});
   expect_rejected({});
   expect_rejected({bytes.begin(), bytes.begin() + 23});
@@ -388,7 +388,7 @@ TEST_F(WorkerValidation, RejectsWhatDoesNotParse) {
   expect_rejected(bytes);
 }
 
-TEST_F(WorkerValidation, RejectsForeignHeaders) {
+TEST_F(WorkerValidation, RejectsForeignHeaders) {  // R4.26, R4.27
   const auto with = [&](auto change) {
     wire::Header header = result_header();
     change(header);
@@ -404,7 +404,7 @@ TEST_F(WorkerValidation, RejectsForeignHeaders) {
   EXPECT_TRUE(rig.poll_at(1).empty());
 }
 
-TEST_F(WorkerValidation, RejectsCellsBelowItsShard) {
+TEST_F(WorkerValidation, RejectsCellsBelowItsShard) {  // R2.5, R4.26
   WorkerConfig config = small_config();
   config.slot_first = 4;
   Rig shard(config);
@@ -416,13 +416,13 @@ TEST_F(WorkerValidation, RejectsCellsBelowItsShard) {
   EXPECT_EQ(shard.worker().stats().rejected, 1u);
 }
 
-TEST_F(WorkerValidation, RejectsAWrongPayloadLength) {
+TEST_F(WorkerValidation, RejectsAWrongPayloadLength) {  // R4.26
   expect_rejected(Rig::datagram(result_header(), {}));
   expect_rejected(Rig::datagram(result_header(), {1, 2, 3}));
   expect_rejected(Rig::datagram(result_header(), {1, 2, 3, 4, 5}));
 }
 
-TEST_F(WorkerValidation, RejectsAnExponentBelowItsOwn) {
+TEST_F(WorkerValidation, RejectsAnExponentBelowItsOwn) {  // R4.26
   Rig other;
   Floats floats(std::vector<float>(4, 1.0F));
   ASSERT_TRUE(other.worker().submit(floats.work));
@@ -433,7 +433,7 @@ TEST_F(WorkerValidation, RejectsAnExponentBelowItsOwn) {
   EXPECT_EQ(other.worker().stats().results, 1u);
 }
 
-TEST_F(WorkerValidation, IgnoresDuplicatesAndKeepsTheFirstResult) {
+TEST_F(WorkerValidation, IgnoresDuplicatesAndKeepsTheFirstResult) {  // R4.28
   rig.answer(sent[0], {9, 9, 9, 9});
   const auto next = rig.poll();
   rig.answer(sent[0], {1, 1, 1, 1});
@@ -443,7 +443,7 @@ TEST_F(WorkerValidation, IgnoresDuplicatesAndKeepsTheFirstResult) {
   EXPECT_EQ(next[0].header.round, 2u);
 }
 
-TEST_F(WorkerValidation, AResultForARoundThatWasNotSentIsRejected) {
+TEST_F(WorkerValidation, AResultForARoundThatWasNotSentIsRejected) {  // R4.26
   rig.answer(sent[0], {0, 0, 0, 0});  // slot 0 is ready, but its next packet has not been sent
   Sent early = sent[0];
   early.header.round += 1;
@@ -453,7 +453,7 @@ TEST_F(WorkerValidation, AResultForARoundThatWasNotSentIsRejected) {
   EXPECT_EQ(rig.worker().stats().rejected, before + 1);
 }
 
-TEST_F(WorkerValidation, ADifferentTagInTheRightRoundIsDivergence) {
+TEST_F(WorkerValidation, ADifferentTagInTheRightRoundIsDivergence) {  // R4.29
   wire::Header header = result_header();
   header.tensor ^= 0x10000;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));
@@ -463,7 +463,7 @@ TEST_F(WorkerValidation, ADifferentTagInTheRightRoundIsDivergence) {
   EXPECT_EQ(job.values, iota(64));
 }
 
-TEST_F(WorkerValidation, TheSwitchsMarkInTheRightRoundIsDivergence) {
+TEST_F(WorkerValidation, TheSwitchsMarkInTheRightRoundIsDivergence) {  // R4.29
   wire::Header header = result_header();
   header.flags = wire::kFlagDiverged;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));
@@ -471,7 +471,7 @@ TEST_F(WorkerValidation, TheSwitchsMarkInTheRightRoundIsDivergence) {
   EXPECT_EQ(job.values, iota(64));
 }
 
-TEST_F(WorkerValidation, ADifferentChunkInTheRightRoundIsDivergence) {
+TEST_F(WorkerValidation, ADifferentChunkInTheRightRoundIsDivergence) {  // R4.29
   wire::Header header = result_header();
   header.chunk += 1;
   rig.deliver(Rig::datagram(header, {1, 2, 3, 4}));

@@ -74,6 +74,7 @@ def in_order(values: list[torch.Tensor], name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", OPERATORS)
 @runs_in("trio")
+# R6.2
 def test_a_small_all_reduce_of_any_type_gives_what_gloo_gives_and_needs_none(rank: int, size: int, name: str) -> None:
     groups = globals().setdefault("groups", {})  # one for all operators
     gloo = groups.get("gloo") or groups.setdefault("gloo", dist.new_group(backend="gloo"))
@@ -207,7 +208,7 @@ def test_average_of_types_that_the_network_does_not_add(rank: int, size: int) ->
 
 
 @runs_in("trio")
-def test_other_operators(rank: int, size: int) -> None:
+def test_other_operators(rank: int, size: int) -> None:  # R6.2
     for operator, expected in (
         (dist.ReduceOp.MIN, [1.0, -float(size)]),
         (dist.ReduceOp.MAX, [float(size), -1.0]),
@@ -238,7 +239,7 @@ def test_sparse_tensors(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_gather_and_scatter(rank: int, size: int) -> None:
+def test_gather_and_scatter(rank: int, size: int) -> None:  # R6.2
     gathered = [torch.zeros(3) for _ in range(size)] if rank == 1 else None
     dist.gather(torch.full((3,), float(rank)), gathered, dst=1)
     assert gathered is None or [tensor[0].item() for tensor in gathered] == [0.0, 1.0, 2.0]
@@ -248,7 +249,7 @@ def test_gather_and_scatter(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
-def test_all_to_all(rank: int, size: int) -> None:
+def test_all_to_all(rank: int, size: int) -> None:  # R6.2
     outputs = [torch.zeros(2) for _ in range(size)]
     try:
         dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + k) for k in range(size)])

@@ -138,7 +138,7 @@ class SoftwareSwitch(SwitchDriver):
     def endpoint(self) -> Endpoint:
         return self._endpoint
 
-    def results_group(self, job: int) -> Endpoint | None:
+    def results_group(self, job: int) -> Endpoint | None:  # R3.28
         return None if self._groups is None else Endpoint(str(self._groups + job), SWITCH_PORT)
 
     def versions(self) -> Versions:

@@ -11,7 +11,7 @@ from wiresum.controller.jobs.outputs import Grant, Refuse
 from wiresum_lab.doubles.controller import JobsHarness, join_request
 
 
-def test_a_repeated_join_with_the_same_attempt_gets_the_same_place() -> None:
+def test_a_repeated_join_with_the_same_attempt_gets_the_same_place() -> None:  # R7.7
     harness = JobsHarness()
     first = harness.ask(rank=0, world_size=2, attempt="first")
     harness.jobs.hung_up(first, first.call, harness.now)
@@ -145,7 +145,7 @@ def test_a_certificate_with_a_tenant_cannot_join_a_job_reserved_for_no_tenant() 
     assert (code, "another tenant's than 'vision'" in text) == ("FAILED_PRECONDITION", True)
 
 
-def test_all_workers_hear_which_settings_differ() -> None:
+def test_all_workers_hear_which_settings_differ() -> None:  # R7.6
     harness = JobsHarness()
     for rank, bits in enumerate(["32", "16", "32"]):
         harness.ask(rank=rank, world_size=3, agreed={"WIRESUM_BITS": bits, "sparse": "1"})

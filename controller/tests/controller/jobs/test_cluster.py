@@ -13,7 +13,7 @@ from wiresum.controller.jobs.report import report
 from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
-def test_a_job_runs_on_at_an_unreachable_switch_while_its_rounds_advance() -> None:
+def test_a_job_runs_on_at_an_unreachable_switch_while_its_rounds_advance() -> None:  # R7.14
     harness = JobsHarness()
     workers = harness.running()
     harness.change("leaf", "no answer")

@@ -45,7 +45,7 @@ def go_on(made: JobsHarness, said: Sequence[join.Resumed], **fields: object) -> 
     return [made.ask(**asking(rank, each, len(said), **fields)) for rank, each in enumerate(said)]
 
 
-def test_a_job_goes_on_with_the_lease_that_it_had_and_each_worker_hears_its_roles() -> None:
+def test_a_job_goes_on_with_the_lease_that_it_had_and_each_worker_hears_its_roles() -> None:  # R7.29
     made = JobsHarness(SIZES)
     running(made, "before")
     workers = go_on(made, [resumed(7, 8, 7), resumed(7, 7, 8), resumed(7, 7, 7)])
@@ -63,7 +63,7 @@ def test_a_job_goes_on_with_the_lease_that_it_had_and_each_worker_hears_its_role
 
 
 @pytest.mark.parametrize("goes_on_first", [False, True])
-def test_all_workers_of_a_job_go_on_or_none(goes_on_first: bool) -> None:
+def test_all_workers_of_a_job_go_on_or_none(goes_on_first: bool) -> None:  # R7.29, R7.30
     made = JobsHarness(SIZES)
     said = [resumed(7), None] if goes_on_first else [None, resumed(7)]
     made.ask(**asking(0, said[0]))
@@ -188,7 +188,7 @@ def ends_heard(made: JobsHarness) -> list[tuple[int, str]]:
     ],
     ids=["aborts", "gives no reason", "leaves"],
 )
-def test_all_hear_that_one_of_them_has_ended_the_job_also_those_who_ask_later(
+def test_all_hear_that_one_of_them_has_ended_the_job_also_those_who_ask_later(  # R7.32
     order: tuple[int, ...], said: join.Resumed, text: str
 ) -> None:
     made = JobsHarness(SIZES)
@@ -249,7 +249,7 @@ def test_it_is_kept_for_so_long_as_workers_look_for_a_lease_while_the_name_is_fr
 
 @pytest.mark.parametrize("waits", [False, True], ids=["forms", "waits for slots"])
 @pytest.mark.parametrize("goes_on", [False, True], ids=["begins", "goes on"])
-def test_an_order_of_a_job_before_does_not_end_the_next_one_of_its_name(waits: bool, goes_on: bool) -> None:
+def test_an_order_of_a_job_before_does_not_end_the_next_one_of_its_name(waits: bool, goes_on: bool) -> None:  # R7.32
     made = JobsHarness(SwitchSizes(slots=16, lanes_max=360, jobs_max=8))
     if waits:
         holder = made.running(1, job_name="holder", slots=16)[0]
@@ -267,7 +267,7 @@ def test_an_order_of_a_job_before_does_not_end_the_next_one_of_its_name(waits: b
 
 
 @pytest.mark.parametrize("older", [0, 1])
-def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: int) -> None:
+def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: int) -> None:  # R7.30
     """One that does not say which is of an earlier version, and so of another job."""
     made = JobsHarness(SIZES)
     first, other = [resumed(job_id=b""), resumed()][:: 1 if older == 0 else -1]
@@ -283,7 +283,7 @@ def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together(older: 
 
 
 @pytest.mark.parametrize("order", ["abort", "leave"])
-def test_an_order_for_a_job_that_has_lost_its_switch_is_not_taken_but_heard_when_its_workers_would_go_on(
+def test_an_order_for_a_job_that_has_lost_its_switch_is_not_taken_but_heard_when_its_workers_would_go_on(  # R7.33
     order: str,
 ) -> None:
     made = JobsHarness(SIZES)
@@ -314,7 +314,7 @@ def test_workers_that_would_go_on_with_a_job_that_an_operator_has_ended_hear_so(
 # Halted by itself.
 
 
-def test_a_worker_that_has_halted_by_itself_has_its_job_moved() -> None:
+def test_a_worker_that_has_halted_by_itself_has_its_job_moved() -> None:  # R7.26
     made = JobsHarness(SIZES)
     workers = running(made)
     key = workers[0].job.lease.key
@@ -463,7 +463,7 @@ def test_all_jobs_of_a_tenant_may_move_at_once_when_they_lose_the_service() -> N
     assert made.halted == set()
 
 
-def test_a_job_whose_workers_ask_for_moves_too_often_waits_and_others_do_not() -> None:
+def test_a_job_whose_workers_ask_for_moves_too_often_waits_and_others_do_not() -> None:  # R7.26
     made = JobsHarness(SIZES, LIMITS)
     workers = running(made, "greedy", 2, tenant="greedy", slots=16)
     honest = running(made, "honest", 2, tenant="honest", slots=16)

@@ -53,7 +53,7 @@ def entries(made: JobsHarness) -> list[JobEntry]:
     return [admit.entry for admit in made.outputs(Admit)]
 
 
-def test_workers_of_one_host_are_one_contributor() -> None:
+def test_workers_of_one_host_are_one_contributor() -> None:  # R7.5, R8.13
     made = JobsHarness()
     ask(made, "abab.")
     (entry,) = entries(made)
@@ -70,7 +70,7 @@ def test_workers_of_one_host_are_one_contributor() -> None:
     assert not told[4].HasField("sharing")
 
 
-def test_only_workers_of_one_host_know_by_what_they_find_each_other() -> None:
+def test_only_workers_of_one_host_know_by_what_they_find_each_other() -> None:  # R7.5
     made = JobsHarness()
     ask(made, "abab")
     secrets = [reply.sharing.secret for reply in replies(made)]
@@ -83,7 +83,7 @@ def test_only_workers_of_one_host_know_by_what_they_find_each_other() -> None:
     assert not {reply.members_secret for reply in replies(made)} & {*secrets}
 
 
-def test_workers_with_addresses_of_their_own_have_streams_of_their_own() -> None:
+def test_workers_with_addresses_of_their_own_have_streams_of_their_own() -> None:  # R7.5
     """Of a host with several links each carries a part; and a copy of a virtual machine is not its original."""
     made = JobsHarness()
     for rank in range(4):
@@ -121,7 +121,7 @@ def test_a_switch_sums_for_32_hosts() -> None:
     assert {len(reply.sharing.ranks) for reply in replies(made)} == {3} and len(replies(made)) == len(workers)
 
 
-def test_ranks_beyond_31_of_one_host_share_a_second_stream() -> None:
+def test_ranks_beyond_31_of_one_host_share_a_second_stream() -> None:  # R7.5
     made = JobsHarness()
     ask(made, "a" * 40)
     assert [list(reply.sharing.ranks) for reply in (replies(made)[0], replies(made)[39])] == [
@@ -186,7 +186,7 @@ def test_a_silent_worker_is_not_lost_while_packets_of_its_host_come() -> None:
     assert told.ended.worker.rank == 1
 
 
-def test_each_worker_of_a_stream_says_itself_what_it_has_begun() -> None:
+def test_each_worker_of_a_stream_says_itself_what_it_has_begun() -> None:  # R7.14
     made = JobsHarness()
     workers = run(made, "aab")
     for worker, said in zip(workers, (0xABCD0007, None, 6), strict=True):

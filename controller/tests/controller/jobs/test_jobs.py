@@ -12,7 +12,7 @@ from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Refuse, Tell
 from wiresum_lab.doubles.controller import JobsHarness
 
 
-def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
+def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:  # R2.17, R7.1, R7.3, R7.13
     harness = JobsHarness()
     harness.ask(rank=1, world_size=2, threads_max=3, lanes_max=200)
     assert harness.outputs(Grant) == []
@@ -23,6 +23,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
         reply = grant.reply
         assert (reply.worker, reply.workers) == (grant.worker.rank, 2)
         assert (reply.threads, reply.lanes, reply.slots) == (2, 200, 256)
+        assert reply.heartbeat_interval_ms == 500
         assert (reply.switch_endpoint.address, reply.switch_endpoint.port) == ("10.0.0.1", 43488)
         assert reply.token == grant.worker.token
     assert grants[0].reply.key == grants[1].reply.key != 0
@@ -36,7 +37,7 @@ def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:
     ("asked", "granted"),
     [([0, 0], 256), ([64, 0], 64), ([64, 100], 64), ([100, 100], 64), ([32768, 0], 4096), ([1, 0], 1)],
 )
-def test_slots_are_the_smallest_request_rounded_to_a_power_of_two(asked: list[int], granted: int) -> None:
+def test_slots_are_the_smallest_request_rounded_to_a_power_of_two(asked: list[int], granted: int) -> None:  # R7.1
     harness = JobsHarness()
     for rank, slots in enumerate(asked):
         harness.ask(rank=rank, world_size=2, slots=slots)
@@ -48,7 +49,7 @@ def ports(harness: JobsHarness) -> list[int]:
     return [grant.reply.switch_endpoint.port - 43488 for grant in harness.outputs(Grant)]
 
 
-def test_a_job_gets_the_ports_with_the_fewest_threads() -> None:
+def test_a_job_gets_the_ports_with_the_fewest_threads() -> None:  # R2.4
     harness = JobsHarness()
     first, *_ = [harness.ask(job_name=f"one-{number}", threads_max=1, slots=16) for number in range(3)]
     harness.ask(job_name="two", threads_max=2, slots=16)
@@ -61,7 +62,7 @@ def test_a_job_gets_the_ports_with_the_fewest_threads() -> None:
     assert ports(harness)[4:] == [0, 8, 0]
 
 
-def test_only_ports_that_the_switch_listens_at_are_granted() -> None:
+def test_only_ports_that_the_switch_listens_at_are_granted() -> None:  # R2.4
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=64, threads_max=3))
     for number in range(4):
         harness.ask(job_name=f"one-{number}", threads_max=1, slots=16)
@@ -117,7 +118,7 @@ def test_all_are_told_who_is_missing_when_the_time_is_up() -> None:
     assert len(harness.outputs(Grant)) == 1, "the name is free again"
 
 
-def test_a_lost_worker_ends_the_job_and_the_lease_is_freed_once_the_others_know() -> None:
+def test_a_lost_worker_ends_the_job_and_the_lease_is_freed_once_the_others_know() -> None:  # R7.15, R7.16
     harness = JobsHarness()
     workers = harness.running()
     harness.break_streams(workers[1])
@@ -167,7 +168,7 @@ def test_workers_that_stay_are_told_soon_after_another_has_left() -> None:
     assert "rank 1 (127.0.0.1, process 1001 on 'host-1') has left" in told[0].ended.reason
 
 
-def test_an_abort_names_the_worker_and_its_reason() -> None:
+def test_an_abort_names_the_worker_and_its_reason() -> None:  # R4.31, R7.15
     harness = JobsHarness()
     workers = harness.running()
     harness.abort(workers[2], "out of memory" + 10_000 * "!")
@@ -213,7 +214,7 @@ def test_joins_time_out_if_the_switch_does_not_answer_the_admission() -> None:
     assert harness.slots_free == 4096 - 256, "it may still have admitted the job"
 
 
-def test_a_member_is_recognised_by_its_token_alone() -> None:
+def test_a_member_is_recognised_by_its_token_alone() -> None:  # R7.21
     harness = JobsHarness()
     workers = harness.running()
     token = workers[0].token

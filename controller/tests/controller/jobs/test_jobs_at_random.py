@@ -462,7 +462,7 @@ def note_writers(monkeypatch: pytest.MonkeyPatch, *kinds: type) -> dict[tuple[st
     return writers
 
 
-def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_leaked_or_assigned_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # R7.12
     passed: set[tuple[State, Event]] = set()
     step = Job.step
 

@@ -14,7 +14,7 @@ def secret(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 12])
-def test_a_sequence_gives_every_number_but_zero_once(bits: int) -> None:
+def test_a_sequence_gives_every_number_but_zero_once(bits: int) -> None:  # R7.11
     for number in range(10):
         sequence = KeySequence(secret(number), bits=bits)
         keys = [sequence.key(n) for n in range(1, sequence.length + 1)]

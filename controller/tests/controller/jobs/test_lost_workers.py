@@ -10,7 +10,7 @@ from wiresum.controller.jobs.outputs import Count, Tell
 from wiresum_lab.doubles.controller import JobsHarness, member
 
 
-def test_a_worker_without_heartbeats_is_kept_while_its_connection_lasts() -> None:
+def test_a_worker_without_heartbeats_is_kept_while_its_connection_lasts() -> None:  # R7.13
     harness = JobsHarness()
     workers = harness.running()
     harness.wait(300, beating=workers[:2])

@@ -26,7 +26,7 @@ NUMBERS_NOBODY_GAVE = (2, 9, MOVE_NUMBER_MAX - 1, MOVE_NUMBER_MAX)
 @pytest.mark.parametrize("unasked", [False, True])
 @pytest.mark.parametrize("number", NUMBERS_NOBODY_GAVE)
 @pytest.mark.parametrize("restarts", [0, 1, 2])
-def test_a_number_that_no_service_gave_ends_the_job_also_after_a_restart(
+def test_a_number_that_no_service_gave_ends_the_job_also_after_a_restart(  # R7.23
     store: Store, restarts: int, number: int, *, unasked: bool
 ) -> None:
     made = JobsHarness(SIZES, store=store)
@@ -81,7 +81,7 @@ def test_a_job_whose_move_numbers_are_used_up_does_not_move_any_more(store: Stor
     assert report.report(made.jobs, {}, made.now).jobs[0].moves == MOVE_NUMBER_MAX
 
 
-def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> None:
+def test_moves_are_written_down_before_anybody_hears_of_them(store: Store) -> None:  # R7.19, R7.21
     made = JobsHarness(SIZES, store=store)
     running(made)
     restart(made, "leaf")

@@ -40,7 +40,7 @@ from wiresum_lab.doubles.moving import (
         ([positions(1 << 31)], "a-job' cannot move: the workers' positions in slot 0 are more than one round apart"),
     ],
 )
-def test_positions_that_cannot_be_end_the_job_and_name_the_worker(said: Sequence[bytes], why: str) -> None:
+def test_positions_that_cannot_be_end_the_job_and_name_the_worker(said: Sequence[bytes], why: str) -> None:  # R7.23
     made = JobsHarness(SIZES)
     workers = running(made, slots=16)
     made.deaf = {worker.token for worker in workers[1:]}
@@ -59,7 +59,7 @@ def test_positions_that_cannot_be_end_the_job_and_name_the_worker(said: Sequence
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 
-def test_what_a_worker_said_before_it_heard_of_a_second_halt_does_not_count() -> None:
+def test_what_a_worker_said_before_it_heard_of_a_second_halt_does_not_count() -> None:  # R7.22
     made = JobsHarness(SIZES)
     workers = running(made, slots=16)
     restart(made, "leaf")
@@ -189,7 +189,7 @@ def test_a_job_whose_workers_all_leave_in_the_middle_has_completed() -> None:
     assert (made.jobs.all(), made.slots_free) == ([], 512)
 
 
-def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> None:
+def test_a_worker_that_was_cut_off_hears_of_the_move_when_it_comes_back() -> None:  # R7.22
     """It still says where it was before."""
     made = JobsHarness(switches=two())
     workers = running(made)

@@ -29,7 +29,7 @@ from wiresum_lab.doubles.moving import (
 )
 
 
-def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:
+def test_a_job_goes_on_at_a_switch_that_was_started_anew() -> None:  # R7.18, R7.19, R7.21
     made = JobsHarness(SIZES)
     workers = running(made, slots=512)
     job = workers[0].job
@@ -164,7 +164,7 @@ def test_a_job_that_another_switch_is_just_being_told_of_moves_though_its_cause_
         (SwitchSizes(512, 360, 8, threads_max=2), "it has 4 threads, and would have 2 at second"),
     ],
 )
-def test_a_switch_that_cannot_carry_the_lease_as_it_is_is_no_place(second: SwitchSizes, why: str) -> None:
+def test_a_switch_that_cannot_carry_the_lease_as_it_is_is_no_place(second: SwitchSizes, why: str) -> None:  # R7.18
     made = JobsHarness(switches=[*two(second=second)])
     workers = running(made, slots=256)
     assert workers[0].job.lease.switch_name == "first"
@@ -297,7 +297,7 @@ def test_a_job_moves_with_all_its_switches_when_one_of_them_was_started_anew(los
 # What is repeated.
 
 
-def test_what_one_worker_has_and_another_lacks_is_repeated() -> None:
+def test_what_one_worker_has_and_another_lacks_is_repeated() -> None:  # R7.21, R9.4
     made = JobsHarness(SIZES)
     running(made, slots=16)
     made.ahead = {0: {3}, 1: {3, 4}}

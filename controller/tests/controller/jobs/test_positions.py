@@ -19,11 +19,11 @@ from wiresum_lab.doubles.moving import roles
 NONE, BEHIND, AHEAD, REPEATS = Role
 
 
-def test_where_all_are_at_the_same_position_nothing_is_repeated() -> None:
+def test_where_all_are_at_the_same_position_nothing_is_repeated() -> None:  # R9.3
     assert roles([[5, 1, 0], [5, 1, 0]]) == [bytes(3)] * 2
 
 
-def test_those_ahead_give_the_result_again_to_those_behind() -> None:
+def test_those_ahead_give_the_result_again_to_those_behind() -> None:  # R9.4
     told = roles([[7, 5], [8, 5], [7, 6]])
     assert told == [bytes([BEHIND, BEHIND]), bytes([REPEATS, BEHIND]), bytes([BEHIND, REPEATS])]
 

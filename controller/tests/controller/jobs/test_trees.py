@@ -78,6 +78,7 @@ def test_a_job_gets_the_smallest_tree_that_covers_its_hosts() -> None:
     ]
 
 
+# R7.4, R8.1, R8.2
 def test_a_tree_shares_number_key_and_size_and_each_switch_has_its_own_slots_and_worker_numbers() -> None:
     made = harness()
     ask_at(made, ["leaf1"], job_name="before", slots=16, threads_max=1)
@@ -117,7 +118,7 @@ def test_a_tree_shares_number_key_and_size_and_each_switch_has_its_own_slots_and
     assert replies[2].switch_endpoint == join.Endpoint(address=at.address, port=at.port)
 
 
-def test_admission_goes_from_the_root_down_and_eviction_from_the_leaves_up() -> None:
+def test_admission_goes_from_the_root_down_and_eviction_from_the_leaves_up() -> None:  # R7.4, R7.16
     made = harness()
     made.switch_answers = False
     workers = ask_at(made, ["leaf1", "leaf3"])

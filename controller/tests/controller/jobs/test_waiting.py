@@ -131,7 +131,7 @@ def test_a_tenant_without_a_quota_may_use_everything() -> None:
     assert harness.ask(tenant="sound", slots=4096).job.state is State.RUNNING
 
 
-def test_a_waiting_worker_is_told_position_reason_and_holders_of_slots() -> None:
+def test_a_waiting_worker_is_told_position_reason_and_holders_of_slots() -> None:  # R7.2, R7.8
     harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=3), PATIENT)
     harness.ask_all(2, job_name="holder", slots=64)
     first = harness.ask(job_name="first", slots=64)
@@ -164,7 +164,7 @@ def test_the_reason_for_waiting_is_sent_once_and_again_when_it_changes() -> None
 
 
 @pytest.mark.parametrize("admission", [join.Admission.AT_ONCE, 7], ids=["as it says", "by a word of a later version"])
-def test_a_job_that_prefers_not_to_wait_is_refused_at_once(admission: join.Admission) -> None:
+def test_a_job_that_prefers_not_to_wait_is_refused_at_once(admission: join.Admission) -> None:  # R7.8
     harness = JobsHarness(SIXTY_FOUR, PATIENT)
     harness.ask(job_name="holder", slots=64)
     workers = [
@@ -270,7 +270,7 @@ def slots_of(worker: Worker) -> int:
     return worker.job.lease.slots if worker.job.state is State.RUNNING else 0
 
 
-def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() -> None:
+def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() -> None:  # R7.9
     harness = JobsHarness(SwitchSizes(slots=4096, lanes_max=360, jobs_max=256))
     assert slots_of(harness.ask(job_name="first")) == 256
     granted = []
@@ -285,13 +285,13 @@ def test_further_jobs_take_less_as_the_switch_fills_and_leave_a_quarter_of_it() 
     assert [slots_of(harness.ask(job_name=f"program-{number}")) for number in range(5)] == [256, 256, 256, 256, 0]
 
 
-def test_a_further_job_gets_the_slots_that_it_asks_for_but_not_those_that_are_kept() -> None:
+def test_a_further_job_gets_the_slots_that_it_asks_for_but_not_those_that_are_kept() -> None:  # R7.9
     harness = JobsHarness(SwitchSizes(slots=1024, lanes_max=360, jobs_max=8))
     granted = [slots_of(harness.ask(job_name=f"{n}", slots=512, admission=FURTHER)) for n in range(3)]
     assert granted == [512, 256, 0]
 
 
-def test_further_jobs_leave_job_numbers_and_room_in_tables_to_others() -> None:
+def test_further_jobs_leave_job_numbers_and_room_in_tables_to_others() -> None:  # R7.9
     sizes = SwitchSizes(slots=4096, lanes_max=360, jobs_max=8)
     harness = JobsHarness(sizes)
     assert sum(slots_of(harness.ask(job_name=f"{n}", admission=FURTHER)) > 0 for n in range(8)) == 6

@@ -120,7 +120,7 @@ def test_a_refusal_by_the_switch_reaches_the_workers(driver: RecordingDriver, cl
 
 
 @pytest.mark.parametrize("limits", [Limits(ask_again_ms_max=200)])
-def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away(client: Client) -> None:
+def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away(client: Client) -> None:  # R7.2
     staying = client.join_soon(rank=0, world_size=3)
     going = client.join_soon(rank=1, world_size=3)
     wait_until(lambda: [job.joined for job in client.jobs()] == [2], "two are waiting")

@@ -68,7 +68,7 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
     )
 
 
-def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:
+def holder_asking_again(job: Job, request: join.JoinRequest) -> Worker | None:  # R7.7
     """The worker that has this rank already, if the request is its own, sent again; otherwise None. Raises a `Refusal`
     if the job token is wrong."""
     check_token(job, request)
@@ -111,7 +111,7 @@ def check_fits(job: Job, request: join.JoinRequest, asker: Asker) -> None:
     _check_ports_apart(job, request)
 
 
-def check_whole(job: Job) -> None:
+def check_whole(job: Job) -> None:  # R7.6
     """Raises a `Refusal` if the workers' settings differ. Called when all workers are there, so that each of them gets
     the text."""
     workers = [job.members.workers[rank] for rank in sorted(job.members.workers)]
@@ -131,7 +131,7 @@ def check_whole(job: Job) -> None:
         )
 
 
-def settle_roles(job: Job) -> None:
+def settle_roles(job: Job) -> None:  # R7.29
     """For a job that continues after losing its lease, sets what each worker resends first. Called once, when the job
     has its slots: comparing the positions takes long, and would be wasted on a job that gets none. Raises a
     `Refusal`."""
@@ -151,7 +151,7 @@ def _shape(request: join.JoinRequest) -> Shape | None:
     return Shape(resumed.slots, resumed.threads, resumed.lanes) if request.HasField("resumed") else None
 
 
-def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> None:
+def _check_goes_on_alike(job: Job, request: join.JoinRequest, first: Worker) -> None:  # R7.30
     shape = _shape(request)
     if shape == job.terms.shape and is_same(job, request):
         return

@@ -80,7 +80,7 @@ class Ending:
                 self._refuse(worker, refusal)
         for worker in job.members.workers.values():
             if worker.presence is Presence.ATTENDING:
-                self._emit(outputs.Tell(worker, ended))
+                self._emit(outputs.Tell(worker, ended))  # R4.31, R7.15
         self._telling.release(job.lease)
 
     def release(self, lease: Lease, why: str, now: float) -> None:

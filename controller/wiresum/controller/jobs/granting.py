@@ -22,11 +22,11 @@ def settle(lease: Lease, cluster: Cluster, grounds: Grounds, keys: Keys) -> None
     """Places the lease at the switches of `grounds`, with as many lanes as they and all workers can handle."""
     switches, workers = cluster.of(grounds.tree), lease.job.members.workers.values()
     lease.number, lease.slots = grounds.number, grounds.slots[0].count
-    lease.key, lease.keys_reserved = keys.draw(), keys.reserved
-    lease.threads = grounds.threads
+    lease.key, lease.keys_reserved = keys.draw(), keys.reserved  # R7.11
+    lease.threads = grounds.threads  # R2.1, R7.3
     lease.port_offset = _free_ports(lease, switches)
     lease.lanes = min(switch.sizes.lanes_max for switch in switches)
-    lease.lanes = min(lease.lanes, *(worker.lanes_max for worker in workers))
+    lease.lanes = min(lease.lanes, *(worker.lanes_max for worker in workers))  # R2.17, R7.3
     lease.nodes = {
         branch.switch_name: Node(branch, slots) for branch, slots in zip(grounds.tree, grounds.slots, strict=True)
     }
@@ -35,7 +35,7 @@ def settle(lease: Lease, cluster: Cluster, grounds: Grounds, keys: Keys) -> None
     settle_entries(lease, lambda name: cluster.switches[name].endpoint)
 
 
-def _free_ports(lease: Lease, switches: Sequence[Switch]) -> int:
+def _free_ports(lease: Lease, switches: Sequence[Switch]) -> int:  # R2.4
     """The first of a run of ports, one for each thread, that the fewest threads of other jobs at these switches use. A
     software switch assigns its ports to its threads in turn: jobs with one thread would otherwise all be on its first
     thread."""
@@ -61,7 +61,7 @@ def number_workers(job: Job) -> None:
         for number, host in enumerate(node.branch.hosts):
             for rank in host:
                 worker = job.members.workers[rank]
-                worker.switch_name, worker.number = node.branch.switch_name, number
+                worker.switch_name, worker.number = node.branch.switch_name, number  # R7.4
 
 
 def _entry_of(lease: Lease, branch: Branch, slot_base: int, endpoint_of: EndpointOf) -> JobEntry:
@@ -73,14 +73,14 @@ def _entry_of(lease: Lease, branch: Branch, slot_base: int, endpoint_of: Endpoin
     uplink = None
     if branch.parent:
         number = lease.nodes[branch.parent].branch.number_of(branch.switch_name)
-        uplink = Uplink(port_of(branch.parent), number)
+        uplink = Uplink(port_of(branch.parent), number)  # R8.1
     return JobEntry(
         job=lease.number,
         key=lease.key,
         workers=branch.contributors,
         threads=lease.threads,
         lanes=lease.lanes,
-        slot_base=slot_base,
+        slot_base=slot_base,  # R8.2
         slots=lease.slots,
         endpoints=tuple(endpoints),
         uplink=uplink,
@@ -104,10 +104,10 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         sharing = join.Sharing(
             ranks=ranks, number=worker.number, secret=_secret(job.members.workers[ranks[0]], b"sharing")
         )
-    return join.JoinReply(
+    return join.JoinReply(  # R7.1
         job=lease.number,
         key=lease.key,
-        worker=ranks.index(worker.rank) if sharing else worker.number,
+        worker=ranks.index(worker.rank) if sharing else worker.number,  # R7.5
         rank=worker.rank,
         workers=job.members.world_size,
         lanes=lease.lanes,
@@ -120,7 +120,7 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         reattach_ms=limits.reattach_ms,
         switch_name=switch.name,
         results_group=join.Endpoint(address=group.address, port=group.port) if group else None,
-        members_secret=_secret(job.members.workers[0], b"members"),
+        members_secret=_secret(job.members.workers[0], b"members"),  # R7.1
         roles=worker.roles,
         sharing=sharing,
     )

@@ -157,7 +157,7 @@ class Jobs:
         if worker.job.has_begun:
             worker.presence = Presence.ATTENDING
             worker.positions = worker.roles = b""  # it has its grant
-            self.moving.remind(worker)
+            self.moving.remind(worker)  # R7.22
         elif worker.job.ended is not None:
             self._outputs.append(outputs.Tell(worker, worker.job.ended))
         return worker
@@ -174,7 +174,7 @@ class Jobs:
         worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest
-            worker.job.watch.note_progress(now)
+            worker.job.watch.note_progress(now)  # R7.14
         if halted is None:
             self.moving.goes_on(worker)
         else:
@@ -218,7 +218,7 @@ class Jobs:
         """The worker for a Leave or an Abort. Raises a `Refusal` if its job has lost its switch: that job is over only
         here, its workers continue it elsewhere, and the other service must hear how it ends."""
         worker = self.find(member)
-        if worker.job.ended is not None and worker.job.ended.cause == join.JobEnded.SWITCH_LOST:
+        if worker.job.ended is not None and worker.job.ended.cause == join.JobEnded.SWITCH_LOST:  # R7.33
             raise _not_a_member()
         return worker
 

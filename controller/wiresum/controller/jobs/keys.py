@@ -57,7 +57,7 @@ class KeySequence:
     def key(self, number: int) -> int:
         """The key of job `number`, 1 to `length`: never 0, and different for each number."""
         assert 1 <= number <= self.length, f"there is no key {number}"
-        return self._permuted(number) or self._permuted(0)
+        return self._permuted(number) or self._permuted(0)  # R7.11
 
     def _permuted(self, number: int) -> int:
         half = self._half_bits

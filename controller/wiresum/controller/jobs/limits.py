@@ -13,7 +13,7 @@ class Limits:
     """The lease of a job whose workers did not say how many slots they want."""
     slots_least: int = 16
     """A job gets fewer slots than it wants when the switch is crowded, but not fewer than these."""
-    heartbeat_interval_ms: int = 500
+    heartbeat_interval_ms: int = 500  # R7.13
     heartbeat_lost_ms: int = 30_000
     """How long a worker may be silent, in answers to pings, in the switch's counters and in the rounds of the others,
     before it is lost: for hosts and networks that vanish."""

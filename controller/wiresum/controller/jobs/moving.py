@@ -157,7 +157,7 @@ class Moving:
         assert move is not None, "there is a cause"
         if move.lease is not None or now < move.again_at:
             return
-        lease = Lease(job, Shape(job.lease.slots, job.lease.threads, job.lease.lanes))
+        lease = Lease(job, Shape(job.lease.slots, job.lease.threads, job.lease.lanes))  # R7.18
         try:
             self._keys.check_left(self._limits.waiting_max + len(self._waiting))
             self._waiting.look_for_offers(lease, _candidates(job, self._cluster))
@@ -198,7 +198,7 @@ class Moving:
         self._telling.release(job.lease)
         self._seek(job, now)
 
-    def _tell_to_halt(self, job: Job, move: Move, now: float) -> None:
+    def _tell_to_halt(self, job: Job, move: Move, now: float) -> None:  # R7.19
         assert job.move_number < MOVE_NUMBER_MAX, "it could not move otherwise"
         job.move_number += 1
         move.halting_since = move.told_at = now
@@ -228,7 +228,7 @@ class Moving:
         if not job.has_begun or number < job.move_number:
             return  # the worker has yet to hear what it is told
         if number > job.move_number:
-            self._end_for(worker, f"says that it has halted, which it was not told to (move {number})", now)
+            self._end_for(worker, f"says that it has halted, which it was not told to (move {number})", now)  # R7.23
         elif said.unasked:
             self._halted_by_itself(worker, now)
         elif job.state is State.RUNNING and job.members.going_on is None:
@@ -245,11 +245,11 @@ class Moving:
         if worker.rank not in job.members.may_be_halted:
             return self._end_for(worker, "says that it has halted, which it was not told to", now)
         job.members.may_be_halted.discard(worker.rank)
-        if not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):
+        if not self.must_move(job, Cause.INTERRUPTED, "the service was started again while it moved", now):  # R7.22
             self._end_for(worker, "had halted for a move, and the job cannot move any more", now)
         return None
 
-    def _halted_by_itself(self, worker: Worker, now: float) -> None:
+    def _halted_by_itself(self, worker: Worker, now: float) -> None:  # R7.26
         """Handles a worker that halted because it took the service, or its switch, for lost. If the job moves already,
         the worker has yet to hear so."""
         job = worker.job
@@ -307,7 +307,7 @@ class Moving:
 
     def _go_if_ready(self, job: Job, move: Move, now: float) -> None:
         lease, before, members = move.lease, job.lease, job.members
-        if lease is None or lease.state is not LeaseState.HELD or len(move.positions) < members.world_size:
+        if lease is None or lease.state is not LeaseState.HELD or len(move.positions) < members.world_size:  # R7.21
             return
         try:
             found = roles_of([move.positions[rank] for rank in range(members.world_size)])

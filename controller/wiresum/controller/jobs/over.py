@@ -44,7 +44,7 @@ class Over:
             most = max(counts, key=counts.__getitem__)
             del self._known[next(digest for digest, known in self._known.items() if known.tenant == most)]
 
-    def find(self, name: str, job_id: bytes, now: float) -> join.JobEnded | None:
+    def find(self, name: str, job_id: bytes, now: float) -> join.JobEnded | None:  # R7.32
         """Why the job is over; None: it is not, as far as is known."""
         known = self._known.get(_digest(name, job_id))
         return known.ended if known is not None and now < known.until else None

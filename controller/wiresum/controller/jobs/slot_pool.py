@@ -39,7 +39,7 @@ class SlotPool:
         """Length of the longest run that could be taken now; 0 if all slots are taken."""
         return max((count for count, bases in self._free.items() if bases), default=0)
 
-    def take(self, count: int) -> SlotRange | None:
+    def take(self, count: int) -> SlotRange | None:  # R7.12
         """Takes `count` slots, a power of two; None if no free run is long enough."""
         _check_power_of_two(count)
         run = min((run for run, bases in self._free.items() if run >= count and bases), default=0)

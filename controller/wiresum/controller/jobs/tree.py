@@ -133,7 +133,7 @@ Nodes = Mapping[str, Node]
 """Nodes of one job, by switch name, the root first."""
 
 
-def to_admit(nodes: Nodes) -> list[Node]:
+def to_admit(nodes: Nodes) -> list[Node]:  # R7.4
     """Nodes that can be told of the job now: their parent has it."""
     return [
         node
@@ -142,7 +142,7 @@ def to_admit(nodes: Nodes) -> list[Node]:
     ]
 
 
-def to_evict(nodes: Nodes) -> list[Node]:
+def to_evict(nodes: Nodes) -> list[Node]:  # R7.16
     """Nodes that can be told to forget the job now: the switches below have forgotten it, or cannot be told."""
     return [
         node

@@ -36,7 +36,7 @@ KINDS_MAX = 4096
 FRUITLESS_MAX = 512
 """How many kinds of leases may be tried in vain between two ticks. Whatever else may get slots gets them at the next
 tick, so a long queue of unequal jobs does not hold the service up, however often somebody asks."""
-FURTHER_PART = 32
+FURTHER_PART = 32  # R7.9
 """A job that is not its program's first, and does not say how many slots it wants, gets one part in so many of what is
 left for such jobs: a program may have many."""
 
@@ -191,7 +191,7 @@ class WaitingRoom:
             f"its packets have {shape.lanes} words, and would have {lanes} at {where}" if lanes != shape.lanes else ""
         )
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: Lease) -> None:  # R7.8
         self._tickets += 1
         lease.ticket = self._tickets
         bisect.insort(self._queue, lease, key=lambda each: (each.is_current, -each.job.terms.priority, each.ticket))
@@ -282,7 +282,7 @@ class WaitingRoom:
                 worker.heard_waiting = waiting.reason
                 yield Wait(worker, waiting)
 
-    def what(self, job: Job) -> join.Waiting:
+    def what(self, job: Job) -> join.Waiting:  # R7.2
         """Says what a job waits for, for people."""
         if job.state is State.FORMING:
             away = [str(worker) for worker in job.members.workers.values() if worker.away_since is not None]

@@ -234,7 +234,7 @@ def _pings(limits: Limits) -> tuple[tuple[str, int], ...]:
     worker can come back before it is lost. gRPC's own threads answer, even if the worker's interpreter is busy."""
     ping_ms = max(PING_MS_MIN, (limits.heartbeat_lost_ms - limits.connection_lost_ms) // 2)
     return (
-        ("grpc.keepalive_time_ms", ping_ms),
+        ("grpc.keepalive_time_ms", ping_ms),  # R7.13
         ("grpc.keepalive_timeout_ms", ping_ms),
         # gRPC waits for the longer of the two times, and the default of this one is a minute.
         ("grpc.http2.ping_timeout_ms", ping_ms),

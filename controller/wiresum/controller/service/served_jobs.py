@@ -31,7 +31,7 @@ class ServedJobs:
         has found."""
         job = self._jobs.get(request.job_name)
         shown = request.resumed.job_id
-        if job is None or not hmac.compare_digest(job_id(bytes.fromhex(job.secret)), shown):
+        if job is None or not hmac.compare_digest(job_id(bytes.fromhex(job.secret)), shown):  # R7.28
             raise Refusal(
                 "PERMISSION_DENIED",
                 "this is the fallback switch of other jobs, which a worker of theirs has started for as long as their "

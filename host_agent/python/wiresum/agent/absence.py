@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
 CUT_OFF_S = 120.0
-FALLBACK_S = 5.0
+FALLBACK_S = 5.0  # R7.24
 """Longer than a controller takes to start. A switch is silent too while another worker does not send."""
 LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
 """For last results: the pause between two looks, how many without a new one end it, and how many there are."""

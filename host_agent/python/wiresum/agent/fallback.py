@@ -119,7 +119,7 @@ class Fallback:
             found = "its proof is wrong"
         except (grpc.RpcError, CredentialsError) as error:
             said, found = b"", details(error)
-        if hmac.compare_digest(said, proof(self._secret, nonce)):
+        if hmac.compare_digest(said, proof(self._secret, nonce)):  # R7.28
             return True
         self.trouble = (
             f"what listens at {self.target} does not prove that it is the fallback switch of job '{self._job_name}', "

@@ -220,7 +220,7 @@ class Life:
 
     def _again(self) -> Phase:
         if (error := self._absence.error(self._now)) is not None:
-            return self._lose(error, f"{self._where} does not answer", self._absence.left_s(self._now))
+            return self._lose(error, f"{self._where} does not answer", self._absence.left_s(self._now))  # R7.17, R7.24
         self._connect(self.services.after)
         return self._open(Phase.ATTENDING)
 
@@ -257,7 +257,7 @@ class Life:
             return None
         except Exception as error:
             return self._fail(error)
-        self.halted = messages.Halted(move_number=number, positions=positions, unasked=unasked)
+        self.halted = messages.Halted(move_number=number, positions=positions, unasked=unasked)  # R7.20, R7.25
         return None
 
     def _say_halted(self) -> Phase:
@@ -280,7 +280,7 @@ class Life:
         has forgotten what this worker repeats. It attends there as one that has halted, and is moved."""
         if not reply.roles and self.halted is not None:
             self.member = member_of(reply)
-            self.halted = messages.Halted(positions=self.halted.positions, unasked=True)
+            self.halted = messages.Halted(positions=self.halted.positions, unasked=True)  # R7.29
             return self._open(Phase.SEEKING)
         after = self._go_on(reply, reply.roles, 0)
         return self._open(after or Phase.ATTENDING) if after in (None, Phase.SEEKING) else after
@@ -435,7 +435,7 @@ class Life:
         self._begin_search(error, why)
         return self._ask()
 
-    def _conveyed(self, error: WiresumError) -> Phase:
+    def _conveyed(self, error: WiresumError) -> Phase:  # R7.33
         """A service that did not know this worker has heard the order: but others of the job may be where it was."""
         self._error, self._others = error, [each for each in self.services.all if each != self.services.at]
         if self._order is not _LEFT:

@@ -72,7 +72,7 @@ class Event(_Single):
 
 SILENCE_S_MAX = 6.0
 """After which the stream is opened anew, perhaps at a standby: the service is not given up for that."""
-FALLBACK_AFTER_S = 1.0
+FALLBACK_AFTER_S = 1.0  # R7.24
 """After so long without a lease the fallback is started."""
 RESUME_S = 30.0
 """How long a worker looks for a lease, at most: as long as a service keeps a job that no switch takes. For a service

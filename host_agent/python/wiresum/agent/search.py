@@ -22,7 +22,7 @@ from wiresum.join import Admission
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.served import job_id
 
-TURN_S = 2.0
+TURN_S = 2.0  # R7.27
 """How long it waits for a place at one service, if there are others to ask."""
 TURN_S_MIN = 0.1
 TURNS_OF_ONE = 2
@@ -122,9 +122,9 @@ class Search:
         asked.CopyFrom(request)
         asked.attempt, asked.admission = self._attempt, Admission.QUEUE
         asked.threads_max, asked.lanes_max, asked.slots = grant.threads, grant.lanes, grant.slots
-        asked.resumed.CopyFrom(self._resumed)
+        asked.resumed.CopyFrom(self._resumed)  # R7.26
         if order is not None:
-            asked.resumed.ended.CopyFrom(order)
+            asked.resumed.ended.CopyFrom(order)  # R7.31
         return asked, max(TURN_S_MIN, min(turn_s, left_s) if services.are_several else left_s)
 
     def refused(self, code: str, why: str) -> None:

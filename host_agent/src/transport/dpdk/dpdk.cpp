@@ -242,7 +242,7 @@ class DpdkTransport final : public Transport {
     const ethernet::FrameError error = ethernet::parse(frame, ports_[port]->policy(packet), udp);
     if (error == ethernet::FrameError::kNotIpv4) answer(frame, port);
     if (error != ethernet::FrameError::kNone || ports_[port]->found_wrong(packet)) return false;
-    if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;
+    if (udp.destination_mac != ports_[port]->mac() || udp.destination.address != config_.address) return false;  // R2.6
     const auto ours = std::find(config_.ports.begin(), config_.ports.end(), udp.destination.port);
     const auto number = static_cast<std::size_t>(ours - config_.ports.begin());
     if (ours == config_.ports.end() || !hears(peers_, number, udp.source)) return false;

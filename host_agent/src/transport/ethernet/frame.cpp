@@ -41,7 +41,7 @@ PartialSum pseudo_header(const std::byte* frame) noexcept {
 
 bool good_checksum(const std::byte* frame, std::size_t udp_bytes, ChecksumPolicy policy) noexcept {
   const std::uint16_t field = load16(frame, kUdpChecksumAt);
-  if (field == 0 || policy == ChecksumPolicy::kTrusted) return true;
+  if (field == 0 || policy == ChecksumPolicy::kTrusted) return true;  // R2.9
   const PartialSum pseudo = pseudo_header(frame) + sum(static_cast<std::uint16_t>(udp_bytes));
   if (fold(pseudo + sum({frame + kUdpAt, udp_bytes})) == 0xFFFF) return true;
   return policy == ChecksumPolicy::kWholeOrPseudo && field == fold(pseudo);
@@ -65,7 +65,7 @@ Headers::Headers(const Path& path) noexcept {
   store_mac(out, kSourceMacAt, path.source_mac);
   store16(out, kEtherTypeAt, kEtherTypeIpv4);
   store8(out, kVersionLengthAt, kVersion4NoOptions);
-  store8(out, kTypeOfServiceAt, path.marked ? wire::kEcnMarked : wire::kEcnCapable);
+  store8(out, kTypeOfServiceAt, path.marked ? wire::kEcnMarked : wire::kEcnCapable);  // R3.22, R4.12
   store16(out, kFragmentAt, kDontFragment);  // so the identification stays 0: RFC 6864
   store8(out, kTimeToLiveAt, kTimeToLive);
   store8(out, kProtocolAt, kProtocolUdp);
@@ -94,7 +94,7 @@ void Headers::write(std::span<std::byte, kHeadersBytes> out, std::size_t payload
       // The length stands in the pseudo-header and in UDP's own.
       const std::uint16_t whole = checksum(pseudo + ports_ + sum(udp_bytes) + payload);
       // 0 would mean that there is none; 0xFFFF is the same number in ones' complement.
-      store16(to, kUdpChecksumAt, whole == 0 ? 0xFFFF : whole);
+      store16(to, kUdpChecksumAt, whole == 0 ? 0xFFFF : whole);  // R2.13
       break;
     }
     case UdpChecksum::kPseudo:
@@ -112,23 +112,23 @@ FrameError parse(std::span<const std::byte> frame, ChecksumPolicy policy, UdpFra
   if (frame.size() < kEthernetBytes + kIpv4Bytes) return FrameError::kTruncated;
   const std::uint8_t version_length = load8(from, kVersionLengthAt);
   if (version_length >> 4 != kVersion4) return FrameError::kNotIpv4;
-  if (version_length != kVersion4NoOptions) return FrameError::kIpv4Options;
-  if (fold(sum({from + kIpv4At, kIpv4Bytes})) != 0xFFFF) return FrameError::kIpv4Checksum;
-  if ((load16(from, kFragmentAt) & kFragmentMask) != 0) return FrameError::kFragment;
+  if (version_length != kVersion4NoOptions) return FrameError::kIpv4Options;                // R2.10
+  if (fold(sum({from + kIpv4At, kIpv4Bytes})) != 0xFFFF) return FrameError::kIpv4Checksum;  // R2.8
+  if ((load16(from, kFragmentAt) & kFragmentMask) != 0) return FrameError::kFragment;       // R2.10
   if (load8(from, kProtocolAt) != kProtocolUdp) return FrameError::kNotUdp;
   const std::size_t total_bytes = load16(from, kTotalLengthAt);
   if (total_bytes < kIpv4Bytes + kUdpBytes || kEthernetBytes + total_bytes > frame.size()) {
     return FrameError::kTruncated;
   }
   const std::size_t udp_bytes = load16(from, kUdpLengthAt);
-  if (udp_bytes != total_bytes - kIpv4Bytes) return FrameError::kUdpLength;
-  if (!good_checksum(from, udp_bytes, policy)) return FrameError::kUdpChecksum;
+  if (udp_bytes != total_bytes - kIpv4Bytes) return FrameError::kUdpLength;      // R2.7
+  if (!good_checksum(from, udp_bytes, policy)) return FrameError::kUdpChecksum;  // R2.8
   out = {.source_mac = load_mac(from, kSourceMacAt),
          .destination_mac = load_mac(from, kDestinationMacAt),
          .source = {.address = load32(from, kSourceAddressAt), .port = load16(from, kSourcePortAt)},
          .destination = {.address = load32(from, kDestinationAddressAt), .port = load16(from, kDestinationPortAt)},
          .marked = wire::is_marked(load8(from, kTypeOfServiceAt)),
-         .payload = frame.subspan(kHeadersBytes, udp_bytes - kUdpBytes)};
+         .payload = frame.subspan(kHeadersBytes, udp_bytes - kUdpBytes)};  // R2.11
   return FrameError::kNone;
 }
 

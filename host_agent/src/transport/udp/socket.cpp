@@ -129,7 +129,7 @@ void UdpSocket::set_buffers(std::size_t receive_bytes, std::size_t send_bytes) n
 }
 
 void UdpSocket::enable_marks() noexcept {
-  set_option(descriptor(), IPPROTO_IP, IP_TOS, wire::kEcnCapable);
+  set_option(descriptor(), IPPROTO_IP, IP_TOS, wire::kEcnCapable);  // R4.12
   set_option(descriptor(), IPPROTO_IP, IP_RECVTOS, 1);
 }
 

@@ -309,7 +309,7 @@ void UdpTransport::queue_run(std::span<const wire::Packet> run, std::span<const 
     if (run.size() > 1) {
       add_control(message, control, IPPROTO_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(run.front().bytes));
     }
-    if (marked) add_control(message, control, IPPROTO_IP, IP_TOS, int{wire::kEcnMarked});
+    if (marked) add_control(message, control, IPPROTO_IP, IP_TOS, int{wire::kEcnMarked});  // R3.22
     ++messages_used_;
   }
 }

@@ -303,7 +303,7 @@ class XdpTransport final : public Transport {
   [[nodiscard]] bool accept(std::span<const std::byte> frame, RxDatagram& out) const noexcept {
     ethernet::UdpFrame datagram;
     if (ethernet::parse(frame, shared->policy, datagram) != ethernet::FrameError::kNone ||
-        datagram.destination_mac != shared->device.mac || datagram.destination.address != config.address) {
+        datagram.destination_mac != shared->device.mac || datagram.destination.address != config.address) {  // R2.6
       return false;
     }
     const auto found = std::find(config.ports.begin(), config.ports.end(), datagram.destination.port);

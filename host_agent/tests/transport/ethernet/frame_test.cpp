@@ -59,7 +59,7 @@ std::vector<std::byte> with_ipv4_byte(std::size_t at, std::uint8_t value) {
   return frame;
 }
 
-TEST(Frame, WritesTheIpv4HeaderOfAKnownPacket) {
+TEST(Frame, WritesTheIpv4HeaderOfAKnownPacket) {  // R4.12
   const std::vector<std::byte> frame = frame_of(random_payload(0x73 - kIpv4Bytes - kUdpBytes));
   const std::vector<std::uint16_t> known{0x4502, 0x0073, 0x0000, 0x4000, 0x4011,
                                          0xB85F, 0xC0A8, 0x0001, 0xC0A8, 0x00C7};
@@ -75,7 +75,7 @@ TEST(Frame, WritesTheIpv4HeaderOfAKnownPacket) {
   EXPECT_EQ(word_at(frame, 38), 0x73 - kIpv4Bytes);
 }
 
-TEST(Frame, WritesTheUdpChecksumOfTheRfc) {
+TEST(Frame, WritesTheUdpChecksumOfTheRfc) {  // R2.13
   for (const std::size_t bytes : {0u, 1u, 24u, 25u, 1464u, 8972u}) {
     const std::vector<std::byte> payload = random_payload(bytes);
     const std::vector<std::byte> frame = frame_of(payload);
@@ -89,7 +89,7 @@ TEST(Frame, WritesTheUdpChecksumOfTheRfc) {
   }
 }
 
-TEST(Frame, AChecksumThatComesOutAs0IsWrittenAsAllOnes) {
+TEST(Frame, AChecksumThatComesOutAs0IsWrittenAsAllOnes) {  // R2.13
   // Two bytes of payload that make the sum all ones.
   std::vector<std::byte> payload(2);
   const std::uint16_t first = word_at(frame_of(payload), 40);
@@ -100,7 +100,7 @@ TEST(Frame, AChecksumThatComesOutAs0IsWrittenAsAllOnes) {
   EXPECT_EQ(error_of(frame), FrameError::kNone);
 }
 
-TEST(Frame, AWrittenPacketIsReadBack) {
+TEST(Frame, AWrittenPacketIsReadBack) {  // R2.9
   for (const std::size_t bytes : {0u, 1u, 17u, 24u, 1464u, 8972u, 65507u}) {
     const std::vector<std::byte> payload = random_payload(bytes);
     for (const UdpChecksum kind : {UdpChecksum::kWhole, UdpChecksum::kNone}) {
@@ -116,7 +116,7 @@ TEST(Frame, AWrittenPacketIsReadBack) {
   }
 }
 
-TEST(Frame, AMarkIsReadBack) {
+TEST(Frame, AMarkIsReadBack) {  // R3.22
   for (const bool marked : {false, true}) {
     Path path = kPath;
     path.marked = marked;
@@ -126,7 +126,7 @@ TEST(Frame, AMarkIsReadBack) {
   }
 }
 
-TEST(Frame, PaddingIsNotPayload) {
+TEST(Frame, PaddingIsNotPayload) {  // R2.11
   std::vector<std::byte> frame = frame_of(random_payload(3));
   frame.resize(kFrameBytesMin, std::byte{0xEE});
   UdpFrame read;
@@ -134,7 +134,7 @@ TEST(Frame, PaddingIsNotPayload) {
   EXPECT_EQ(read.payload.size(), 3);
 }
 
-TEST(Frame, EveryFlippedBitOfADatagramIsNoticed) {
+TEST(Frame, EveryFlippedBitOfADatagramIsNoticed) {  // R2.8
   const std::vector<std::byte> good = frame_of(random_payload(61));
   for (std::size_t bit = kEthernetBytes * 8; bit != good.size() * 8; ++bit) {
     std::vector<std::byte> frame = good;
@@ -143,7 +143,7 @@ TEST(Frame, EveryFlippedBitOfADatagramIsNoticed) {
   }
 }
 
-TEST(Frame, EveryShorterFrameIsRefused) {
+TEST(Frame, EveryShorterFrameIsRefused) {  // R2.7
   const std::vector<std::byte> good = frame_of(random_payload(61));
   for (std::size_t length = 0; length != good.size(); ++length) {
     // An exact copy, so that a sanitizer detects a read beyond it.
@@ -151,7 +151,7 @@ TEST(Frame, EveryShorterFrameIsRefused) {
   }
 }
 
-TEST(Frame, ForeignFramesAreRefusedWithTheirReason) {
+TEST(Frame, ForeignFramesAreRefusedWithTheirReason) {  // R2.10
   std::vector<std::byte> tagged = frame_of(random_payload(61));
   tagged[12] = std::byte{0x81};
   EXPECT_EQ(error_of(tagged), FrameError::kNotIpv4);
@@ -168,7 +168,7 @@ TEST(Frame, ForeignFramesAreRefusedWithTheirReason) {
   EXPECT_EQ(error_of(with_ipv4_byte(8, 1)), FrameError::kNone);  // the time to live ends here
 }
 
-TEST(Frame, AUdpLengthOtherThanIpv4sIsRefused) {
+TEST(Frame, AUdpLengthOtherThanIpv4sIsRefused) {  // R2.7
   for (const int length : {0, 7, 8, 107, 109}) {
     std::vector<std::byte> frame = frame_of(random_payload(100), UdpChecksum::kNone);
     frame[39] = static_cast<std::byte>(length);
@@ -176,7 +176,7 @@ TEST(Frame, AUdpLengthOtherThanIpv4sIsRefused) {
   }
 }
 
-TEST(Frame, AWrongChecksumIsRefusedUnlessTheDeviceHasVerifiedIt) {
+TEST(Frame, AWrongChecksumIsRefusedUnlessTheDeviceHasVerifiedIt) {  // R2.8
   std::vector<std::byte> frame = frame_of(random_payload(100));
   frame.back() ^= std::byte{1};
   EXPECT_EQ(error_of(frame, ChecksumPolicy::kWhole), FrameError::kUdpChecksum);

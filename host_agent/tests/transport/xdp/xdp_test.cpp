@@ -272,7 +272,7 @@ TEST_F(Xdp, EverythingElseGoesToTheKernel) {
   EXPECT_EQ(next_datagram(*to), 555) << "ARP does not get through";
 }
 
-TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {
+TEST_F(Xdp, FragmentsAndIpOptionsGoToTheSocketThatIsBoundToThePort) {  // R2.10
   VethPair pair;
   std::optional<UdpSocket> reserved;
   std::optional<UdpSocket> from;

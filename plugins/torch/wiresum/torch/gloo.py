@@ -140,7 +140,7 @@ class Gloo:
         call = self._call(name, method, arguments, operator)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
-            log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)
+            log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)  # R6.2
         self.collectives[name] += 1
         self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(arguments))
         call = self._checked(call)

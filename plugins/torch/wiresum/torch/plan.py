@@ -416,7 +416,7 @@ def _require_whole(name: str, whole: str, whole_elements: int, part: str, part_e
 
 
 @functools.lru_cache(maxsize=1024)
-def call_signature(call: tuple[object, ...]) -> int:
+def call_signature(call: tuple[object, ...]) -> int:  # R2.20
     """Not Python's hash(): the workers may run different versions of Python."""
     digest = zlib.crc32(repr(call).encode())
     return (digest ^ (digest >> 16)) & 0xFFFF
