@@ -1,20 +1,14 @@
-"""Finds the subcommands, and imports only the one that runs, so that `wiresum --help` answers at once.
-
-A subcommand is an entry point of the group `wiresum.commands`, so that any package can bring its own. Wiresum's own
-subcommands are also listed here, for their one-line help, and for a source tree that is not installed.
-"""
+"""Lists the subcommands, and imports only the one that runs, so that `wiresum --help` answers at once."""
 
 from __future__ import annotations
 
+import importlib
 import os
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
 
-GROUP = "wiresum.commands"
-
-BUILT_IN = {
+COMMANDS = {
     "backup": ("wiresum.controller.backup.command:backup", "Write a controller's state into one file."),
     "ca": ("wiresum.controller.security.command:ca", "Make the certificates of a cluster."),
     "controller": (
@@ -31,6 +25,7 @@ BUILT_IN = {
     "top": ("wiresum.cli.top:top", "Show live what runs at a switch or controller."),
     "upgrade": ("wiresum.cli.upgrade:upgrade", "Say whether and how a cluster can be upgraded while jobs run."),
 }
+"""Where each subcommand is, and its one line of help."""
 
 EXTRA_OF = {
     "cryptography": "controller",
@@ -50,21 +45,19 @@ class LazyGroup(click.Group):
     """A group whose subcommands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_commands())
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _commands().get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
         # gRPC reads this variable when it is imported. Otherwise gRPC would log each failed handshake, which anybody
         # can cause, and not as JSON.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         try:
-            command = entry.load()
+            command: click.Command = getattr(importlib.import_module(module), name)
         except ImportError as error:
             raise click.ClickException(_what_is_missing(cmd_name, error)) from error
-        if not isinstance(command, click.Command):
-            raise click.ClickException(f"the entry point '{entry.value}' of 'wiresum {cmd_name}' is not a command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -77,21 +70,8 @@ class LazyGroup(click.Group):
             raise click.ClickException(_what_is_missing(ctx.invoked_subcommand or "", error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, _summary(entry)) for name, entry in sorted(_commands().items())]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-def _commands() -> dict[str, EntryPoint]:
-    built_in = {name: EntryPoint(name, target, GROUP) for name, (target, _) in BUILT_IN.items()}
-    return built_in | {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def _summary(entry: EntryPoint) -> str:
-    target, summary = BUILT_IN.get(entry.name, ("", ""))
-    if entry.value == target:
-        return summary
-    return f"From {entry.dist.name if entry.dist else entry.module}."
+            formatter.write_dl([(name, summary) for name, (_, summary) in sorted(COMMANDS.items())])
 
 
 def _what_is_missing(command: str, error: ImportError) -> str:

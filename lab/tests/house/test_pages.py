@@ -15,7 +15,7 @@ from typing import NamedTuple
 import click
 
 from wiresum.agent.config import settings_of
-from wiresum.cli.main import BUILT_IN
+from wiresum.cli.main import COMMANDS
 from wiresum_lab import REPOSITORY, tracked_files
 from wiresum_lab.benchmarks.__main__ import BENCHMARKS
 from wiresum_lab.documentation import PAGES_ABOVE
@@ -275,7 +275,7 @@ def test_programs_are_only_given_options_that_they_take() -> None:
 
 @cache
 def command(name: str) -> click.Command:
-    module, _, attribute = BUILT_IN[name][0].partition(":")
+    module, _, attribute = COMMANDS[name][0].partition(":")
     found = getattr(import_module(module), attribute)
     assert isinstance(found, click.Command)
     return found
@@ -290,7 +290,7 @@ def test_every_mentioned_command_and_its_options_exist() -> None:
     files = set()
     for where, text, is_code in spans():
         for name, arguments in re.findall(r"(?:^|[ /(\"])wiresum ([a-z]+)\b((?: .*)?)", text):
-            if name not in BUILT_IN:
+            if name not in COMMANDS:
                 dead += [f"{where}: no command {name}: {text}"] * is_code
                 continue
             files.add(where)
@@ -320,7 +320,7 @@ def commands_below(each: click.Command) -> Iterator[click.Command]:
 @cache
 def all_options() -> set[str]:
     ours = {
-        option for name in BUILT_IN for each in commands_below(command(name)) for option in options_of_command(each)
+        option for name in COMMANDS for each in commands_below(command(name)) for option in options_of_command(each)
     }
     return ours.union(FOREIGN_OPTIONS, *(options_of(program) for program in PROGRAMS))
 
