@@ -19,8 +19,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 LAB = "wiresum_lab.benchmarks"
 IMPORTED_ANYWAY = {
     f"{LAB}.scale": {"numpy"},
-    f"{LAB}.cluster.admission": {"grpc", "wiresum.agent._native"},
-    "wiresum_lab.soaks.cluster_soak": {"grpc"},
+    "wiresum_lab.soaks.cluster_soak": {"grpc", "wiresum.agent._native"},
 }
 """By programs that only developers start."""
 WITH_TORCH = [f"{LAB}.{name}" for name in ("compress", "gpu", "gradients", "precision", "reproducible")]

@@ -31,7 +31,6 @@ BENCHMARKS = {
     "gpu": ("gpu", "tensors on this machine's GPU: their tests, copies, sums, and DDP"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
     "scale": ("scale", "up to 4,096 workers in a simulated network"),
-    "admission": ("cluster.admission", "admit and tear down jobs"),
 }
 
 

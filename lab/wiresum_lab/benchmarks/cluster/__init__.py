@@ -1,1 +1,0 @@
-"""Benchmarks of the join service and the controller."""
