@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from wiresum.switch import SoftwareSwitch
+from wiresum.switch import SoftwareSwitch
 
 
 def host_of(network: str, leaf: int) -> str:
@@ -16,7 +15,6 @@ def host_of(network: str, leaf: int) -> str:
 def loopback_tree(network: str, leaves: int, **settings: Any) -> list[SoftwareSwitch]:
     """The switches, the spine first. `network` is the first three numbers of their addresses, like 127.0.6; `settings`
     are for each switch."""
-    from wiresum.switch import SoftwareSwitch  # not in a process that only asks for `host_of`
 
     class Node(SoftwareSwitch):
         parent = ""

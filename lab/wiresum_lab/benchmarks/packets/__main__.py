@@ -243,26 +243,6 @@ def records_of(results: Sequence[Result]) -> list[Record]:
     ]
 
 
-def draw(costs: dict[str, float], results: Sequence[Result], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-    left.barh(list(costs)[::-1], list(costs.values())[::-1], color="#0072B2")
-    left.set_xlabel("ns for a packet of 360 words")
-    left.set_title("By layer, one core")
-    names = [result.way for result in results][::-1]
-    right.barh(names, [result.rate / 1e3 for result in results][::-1], color="#009E73")
-    right.set_xlabel("thousand datagrams for each core-second of both ends")
-    right.set_title("By transport, eight workers and a switch")
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
 def built() -> Path:
     """The path of `packet_bench`, after a build."""
     for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
@@ -304,7 +284,6 @@ def main(arguments: Sequence[str]) -> int:
     if not results:
         return 1
     keep(options.json, records_of(results))
-    draw(costs, results, options.json.with_suffix(".png"))
     return 0
 
 
