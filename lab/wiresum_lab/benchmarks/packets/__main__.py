@@ -5,8 +5,6 @@ A switch of one job is pinned to one core, and eight workers' state machines, in
 while both ends poll. During the all-reduces, a switch over sockets sleeps when it has nothing to do, since a core that
 polls sockets keeps the kernel from delivering packets to it. The kernel's share is part of the cost, so the busy time
 of the two cores is measured, whatever kept them busy: nothing else should run on the machine.
-
-Last, the same workers use bmv2, which runs the P4 program, over plain UDP sockets and with the packets of that program.
 """
 
 from __future__ import annotations
@@ -31,11 +29,6 @@ POLL_US = 1_000_000
 START_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 120.0
 PLAIN = "UDP, without offloads"
-BMV2 = "bmv2"
-MEMIF_LOSS = 1e-3
-BMV2_SLOTS, BMV2_FLOATS = 16, 2_000
-"""Slots (packets in flight) and floats of the tensor at bmv2. Both are small, since bmv2 takes some thousand packets a
-second and its queues are short."""
 
 
 class UnavailableError(Exception):
@@ -50,13 +43,6 @@ class Way:
     ends: tuple[str, str]
     """Transport at the switch, and transport at the workers."""
     on_veth: bool
-    at_bmv2: bool = False
-    loss: float = 0.0
-    """The fraction of received packets that each end drops."""
-
-    def options(self, *, is_switch: bool) -> list[str]:
-        options = ["--transport", self.ends[0 if is_switch else 1]]
-        return options + (["--loss", str(self.loss)] if self.loss else [])
 
 
 @dataclass(frozen=True)
@@ -83,17 +69,12 @@ def ways(memif: Path) -> list[Way]:
     eal = "dpdk:--no-pci --no-huge -m 512"
     memif_of = f"{eal} --vdev=net_memif0,socket={memif},socket-abstract=no,role="
     packet_of = f"{eal} --vdev=net_af_packet0,iface="
-    plain = ("udp:plain", "udp:plain")
     return [
-        Way(PLAIN, plain, on_veth=True),
+        Way(PLAIN, ("udp:plain", "udp:plain"), on_veth=True),
         Way("UDP, with offloads", ("udp", "udp"), on_veth=True),
         Way("AF_XDP", ("xdp:wsp-s", "xdp:wsp-w"), on_veth=True),
         Way("DPDK, net_af_packet", (f"{packet_of}wsp-s", f"{packet_of}wsp-w"), on_veth=True),
-        *(
-            Way(name, (f"{memif_of}server", f"{memif_of}client"), on_veth=False, loss=loss)
-            for name, loss in (("DPDK, net_memif", 0.0), (f"DPDK, net_memif, loss {MEMIF_LOSS:g}", MEMIF_LOSS))
-        ),
-        Way(BMV2, plain, on_veth=True, at_bmv2=True),
+        Way("DPDK, net_memif", (f"{memif_of}server", f"{memif_of}client"), on_veth=False),
     ]
 
 
@@ -154,20 +135,14 @@ def measure(bench: Path, way: Way, seconds: float, cores: Sequence[int]) -> Resu
     """Measures one way. Raises `UnavailableError` if its transport is not available."""
     with contextlib.ExitStack() as cleanup:
         prefixes: tuple[list[str], list[str]] = ([], [])
-        if way.at_bmv2:
-            return _result(way, _at_bmv2(bench, way, WORKERS, seconds, cores), _at_bmv2(bench, way, 1, 0.1, cores))
         if way.on_veth:
             spaces = cleanup.enter_context(Namespaces(has_addresses=not way.ends[0].startswith("dpdk")))
             prefixes = (["ip", "netns", "exec", spaces.switch], ["ip", "netns", "exec", spaces.worker])
         stream = _run(bench, way, prefixes, WORKERS, seconds, cores)
         trip = _run(bench, way, prefixes, 1, 0.1, cores)
-    return _result(way, stream, trip)
-
-
-def _result(way: Way, stream: dict[str, Any], trip: dict[str, Any]) -> Result:
     return Result(
         way.name,
-        f"{stream['transport']}, {stream['lanes']} words" if way.at_bmv2 else stream["transport"],
+        stream["transport"],
         stream["datagrams"],
         stream["seconds"],
         stream["core_seconds"],
@@ -181,7 +156,7 @@ def _run(
     bench: Path, way: Way, prefixes: tuple[list[str], list[str]], workers: int, seconds: float, cores: Sequence[int]
 ) -> dict[str, Any]:
     job = ["--workers", str(workers)]
-    switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", *way.options(is_switch=True)]
+    switch = [*prefixes[0], "taskset", "-c", str(cores[0]), str(bench), "switch", "--transport", way.ends[0]]
     switch += job
     spin_us = 0 if way.ends[0].startswith("udp") and workers > 1 else POLL_US
     switch += ["--address", SWITCH_ADDRESS, "--workers-at", WORKER_ADDRESS, "--spin-us", str(spin_us)]
@@ -190,25 +165,10 @@ def _run(
         return _run_workers(bench, way, prefixes[1], [*job, *at], seconds, cores)
 
 
-def _at_bmv2(bench: Path, way: Way, workers: int, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
-    try:
-        from wiresum_lab.benchmarks.packets.bmv2 import Bmv2Error, running_bmv2
-    except ImportError as error:
-        raise UnavailableError(f"the controller drives it: pip install '.[controller]' ({error})") from error
-    try:
-        with running_bmv2(workers, BMV2_SLOTS, cores[0]) as bmv2:
-            at = ["--address", bmv2.worker_address, "--switch-at", bmv2.switch_address]
-            at += ["--switch-port", str(bmv2.switch_port), "--lanes", str(bmv2.lanes), "--floats", str(BMV2_FLOATS)]
-            at += ["--slots", str(BMV2_SLOTS)]
-            return _run_workers(bench, way, bmv2.prefix, ["--workers", str(workers), *at], seconds, cores)
-    except Bmv2Error as error:
-        raise UnavailableError(str(error)) from error
-
-
 def _run_workers(
     bench: Path, way: Way, prefix: list[str], options: list[str], seconds: float, cores: Sequence[int]
 ) -> dict[str, Any]:
-    command = [*prefix, "taskset", "-c", str(cores[1]), str(bench), "workers", *way.options(is_switch=False), *options]
+    command = [*prefix, "taskset", "-c", str(cores[1]), str(bench), "workers", "--transport", way.ends[1], *options]
     command += ["--seconds", str(seconds), "--cores", ",".join(map(str, cores))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)

@@ -2,14 +2,12 @@
 //
 //   packet_bench layers
 //       no network: a worker's sending and receiving, the switch's data plane, and what is compared with
-//   packet_bench switch --transport T [--loss L] --workers N --address A --workers-at B
+//   packet_bench switch --transport T --workers N --address A --workers-at B
 //       a switch of one job; says "ready" and its port when it serves, ends when its input ends
-//   packet_bench workers --transport T [--loss L] --workers N --address B --switch-at A --switch-port P
-//       --seconds S --cores 0,1 [--lanes L] [--floats F] [--slots S]
+//   packet_bench workers --transport T --workers N --address B --switch-at A --switch-port P
+//       --seconds S --cores 0,1
 //       the workers of that job in one thread: all-reduces without a pause, then round trips of single chunks; and how
 //       busy these cores were
-//
-// An end drops this fraction of what it receives.
 //
 // `make bench NAMES=packets` starts them, each pinned to a core, and makes a table. Everything is printed as JSON.
 #include <unistd.h>
@@ -31,7 +29,6 @@
 #include <vector>
 
 #include "dataplane.hpp"
-#include "lossy_transport.hpp"
 #include "numeric/codec.hpp"
 #include "server.hpp"
 #include "transport/open.hpp"
@@ -64,16 +61,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-worker::WorkerConfig worker_config(std::uint8_t worker, std::uint8_t workers, std::uint32_t slots,
-                                   std::uint16_t lanes = kLanes) {
+worker::WorkerConfig worker_config(std::uint8_t worker, std::uint8_t workers) {
   worker::WorkerConfig config;
   config.job = kJob;
   config.key = kKey;
   config.worker = worker;
   config.workers = workers;
-  config.lanes = lanes;
-  config.slots = slots;
-  config.window_initial = slots;
+  config.lanes = kLanes;
+  config.slots = kSlots;
+  config.window_initial = kSlots;
   return config;
 }
 
@@ -95,8 +91,7 @@ dataplane::JobEntry job_entry(std::uint32_t address, std::uint8_t workers, std::
 /// A float all-reduce over memory that does not change, submitted again and again.
 class Tensor {
  public:
-  explicit Tensor(std::size_t floats, std::uint16_t lanes = kLanes)
-      : lanes_(lanes), values_(floats, 0.5F), sums_(floats) {}
+  explicit Tensor(std::size_t floats) : values_(floats, 0.5F), sums_(floats) {}
 
   worker::Collective work(std::uint32_t tensor) {
     region_ = {.source = reinterpret_cast<const std::byte*>(values_.data()),
@@ -106,12 +101,11 @@ class Tensor {
     work.tensor = tensor;
     work.format = kFormat;
     work.regions = {&region_, 1};
-    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, lanes_));
+    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, kLanes));
     return work;
   }
 
  private:
-  std::uint16_t lanes_;
   std::vector<float> values_;
   std::vector<float> sums_;
   worker::Region region_;
@@ -122,7 +116,7 @@ class Tensor {
 /// One worker, whose packets come back as its RESULTs: nanoseconds for each packet of `kLanes` words, for sending and
 /// for receiving.
 std::pair<double, double> worker_costs() {
-  worker::Worker machine(worker_config(0, 1, kSlots));
+  worker::Worker machine(worker_config(0, 1));
   Tensor tensor(kTensorFloats);
   std::vector<std::byte> memory(kBurst * kPacketBytes);
   std::array<wire::Packet, kBurst> buffers{};
@@ -231,23 +225,13 @@ using Options = std::map<std::string, std::string>;
 
 std::uint8_t workers_of(const Options& options) { return static_cast<std::uint8_t>(std::stoi(options.at("workers"))); }
 
-transport::Spec spec_of(const Options& options) {
-  transport::Spec spec = transport::spec_of(options.at("transport"));
-  if (options.contains("loss")) {
-    spec.around = [loss = std::stod(options.at("loss"))](std::unique_ptr<transport::Transport> inner) {
-      return std::make_unique<stress::LossyTransport>(std::move(inner), stress::Mishaps{.loss = loss}, 1);
-    };
-  }
-  return spec;
-}
-
 void serve(const Options& options) {
   soft_switch::ServerConfig config{.local = {.address = transport::parse_ipv4(options.at("address"))},
                                    .ports = 1,
                                    .threads = 1,
                                    .sizes = {.slots = kSlots, .lanes_max = kLanes, .jobs_max = 2},
                                    .spin_us = std::stoi(options.at("spin-us")),
-                                   .transport = spec_of(options)};
+                                   .transport = transport::spec_of(options.at("transport"))};
   soft_switch::SwitchServer server(config);
   server.admit(job_entry(transport::parse_ipv4(options.at("workers-at")), workers_of(options), kSlots));
   std::printf("ready %u\n", static_cast<unsigned>(server.local().port));
@@ -264,9 +248,8 @@ void serve(const Options& options) {
 /// Several state machines in one thread. Over sockets each has its own transport; over a device they share one.
 class Workers {
  public:
-  Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at,
-          std::uint16_t lanes, std::size_t floats, std::uint32_t slots)
-      : switch_at_(switch_at), lanes_(lanes), pending_(count) {
+  Workers(const transport::Spec& spec, std::uint8_t count, std::uint32_t address, wire::Endpoint switch_at)
+      : switch_at_(switch_at), pending_(count) {
     const bool is_kernels = spec.kind != transport::TransportKind::kDpdk;
     std::vector<transport::UdpSocket> sockets =
         transport::bind_consecutive({.address = is_kernels ? address : 0, .port = kWorkerPort}, count);
@@ -278,8 +261,8 @@ class Workers {
     }
     paths_ = transport::open_for_threads(spec, place, std::move(sockets), over_sockets ? count : 1U);
     for (std::uint8_t i = 0; i < count; ++i) {
-      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count, slots, lanes)));
-      tensors_.push_back(std::make_unique<Tensor>(floats, lanes));
+      machines_.push_back(std::make_unique<worker::Worker>(worker_config(i, count)));
+      tensors_.push_back(std::make_unique<Tensor>(kTensorFloats));
     }
   }
 
@@ -309,7 +292,7 @@ class Workers {
   double round_trip_ns() {
     constexpr int kTrips = 5'000;
     std::vector<double> trips;
-    Tensor chunk(lanes_, lanes_);
+    Tensor chunk(kLanes);
     for (std::uint32_t trip = 0; trip < kTrips; ++trip) {
       const std::int64_t begin = now_ns();
       for (std::size_t i = 0; i < machines_.size(); ++i) {
@@ -365,7 +348,6 @@ class Workers {
   }
 
   wire::Endpoint switch_at_;
-  std::uint16_t lanes_;
   std::vector<transport::DataPath> paths_;
   std::vector<std::unique_ptr<worker::Worker>> machines_;
   std::vector<std::unique_ptr<Tensor>> tensors_;
@@ -392,13 +374,8 @@ double busy_seconds(const std::string& cores) {
 void work(const Options& options) {
   const wire::Endpoint switch_at{.address = transport::parse_ipv4(options.at("switch-at")),
                                  .port = static_cast<std::uint16_t>(std::stoi(options.at("switch-port")))};
-  const int lanes = options.contains("lanes") ? std::stoi(options.at("lanes")) : kLanes;
-  if (lanes < 1 || lanes > kLanes) throw std::invalid_argument("--lanes must be 1 to 360");
-  const std::size_t floats = options.contains("floats") ? std::stoul(options.at("floats")) : kTensorFloats;
-  const unsigned long slots = options.contains("slots") ? std::stoul(options.at("slots")) : kSlots;
-  if (slots < 1 || slots > kSlots) throw std::invalid_argument("--slots must be 1 to 512");
-  Workers workers(spec_of(options), workers_of(options), transport::parse_ipv4(options.at("address")), switch_at,
-                  static_cast<std::uint16_t>(lanes), floats, static_cast<std::uint32_t>(slots));
+  Workers workers(transport::spec_of(options.at("transport")), workers_of(options),
+                  transport::parse_ipv4(options.at("address")), switch_at);
   static_cast<void>(workers.stream(0.2));  // resolves neighbours, and warms caches and windows
   const std::uint64_t datagrams = workers.datagrams();
   const std::uint64_t repeats = workers.repeats();
@@ -406,9 +383,9 @@ void work(const Options& options) {
   const std::int64_t begin = now_ns();
   const std::uint32_t sums = workers.stream(std::stod(options.at("seconds")));
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
-  std::printf("{\"transport\": \"%s\", \"lanes\": %d, \"seconds\": %.6f, \"core_seconds\": %.2f, ",
-              workers.transport().name(), lanes, seconds, busy_seconds(options.at("cores")) - busy);
-  std::printf("\"goodput_gbit\": %.3f, ", 32e-9 * static_cast<double>(floats) * sums / seconds);
+  std::printf("{\"transport\": \"%s\", \"seconds\": %.6f, \"core_seconds\": %.2f, ", workers.transport().name(),
+              seconds, busy_seconds(options.at("cores")) - busy);
+  std::printf("\"goodput_gbit\": %.3f, ", 32e-9 * static_cast<double>(kTensorFloats) * sums / seconds);
   std::printf("\"datagrams\": %llu, \"repeats\": %llu, ",
               static_cast<unsigned long long>(workers.datagrams() - datagrams),
               static_cast<unsigned long long>(workers.repeats() - repeats));
