@@ -1,4 +1,4 @@
-"""A controller's state on disk, with its configuration, TLS directory and authority, for tests of backups."""
+"""A controller's state on disk, with its configuration, for tests of backups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from click.testing import CliRunner
 from wiresum.controller.backup import command
 from wiresum.controller.jobs.outputs import Save, SaveDraining, SaveKeys
 from wiresum.controller.jobs.records import JobRecord, Reservation
-from wiresum.controller.security.authority import Authority, Holder
-from wiresum.controller.security.names import Claims
 from wiresum.controller.store import Store
 
 JOB = JobRecord("leaf", 3, "night", "running", "{}")
@@ -36,9 +34,6 @@ class StoredState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config, self.state, self.archive = (folder / name for name in ("cluster.toml", "state", "backup.tar"))
-        self.tls, self.pki = folder / "tls", folder / "pki"
-        authority = Authority.create(self.pki, "test")
-        authority.issue(Holder("controller", Claims(frozenset({"controller"})), ("127.0.0.1",)), self.tls, 10)
         self.config.write_text(CONFIGURATION.format(folder=folder))
         with contextlib.closing(Store(self.state)) as store:
             store.begin()

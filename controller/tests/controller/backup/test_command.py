@@ -20,7 +20,7 @@ from wiresum.controller.store import FILE_NAME, LIFE_FILE_NAME, Store, StoreErro
 from wiresum_lab.doubles.stored_state import JOB, RESERVATION, StoredState
 from wiresum_lab.processes import wait_until
 
-STATE = {"manifest.json", FILE_NAME, ledger.FILE_NAME, "cluster.toml"}
+STATE = {"manifest.json", FILE_NAME, ledger.FILE_NAME}
 
 
 def names(archive: Path) -> set[str]:
@@ -42,40 +42,23 @@ def test_a_backup_has_the_state_and_no_private_key_and_only_its_owner_may_read_i
     assert json.loads(shown.stdout)["files"][FILE_NAME]["bytes"] > 0
 
 
-def test_private_keys_are_in_it_only_if_they_are_asked_for(site: StoredState) -> None:
-    (site.tls / "ca.crl").write_text("a list")
-    assert site.run("backup", "--tls")[1].endswith("it holds private keys (tls/tls.key): keep it as you keep those\n")
-    assert names(site.archive) == STATE | {f"tls/{name}" for name in ("ca.crt", "tls.crt", "tls.key", "ca.crl")}
-    site.archive.unlink()
-    code, said = site.run("backup", "--pki", str(site.pki))
-    assert (code, "private keys" in said) == (0, False)
-    assert names(site.archive) == STATE | {"pki/ca.crt", "pki/issued.jsonl"}
-    site.archive.unlink()
-    assert "(pki/ca.key)" in site.run("backup", "--pki", str(site.pki), "--authority-key")[1]
-    assert "pki/ca.key" in names(site.archive)
-    assert "needs --pki" in site.run("backup", "--authority-key")[1]
-
-
-@pytest.mark.parametrize("lost", ["state", "tls/tls.key", "pki/ca.crt", "archive"])
+@pytest.mark.parametrize("lost", ["state", "archive"])
 def test_what_cannot_be_backed_up_is_an_error_that_says_what_to_do(site: StoredState, lost: str) -> None:
     if lost == "archive":
         site.archive.write_text("of yesterday")
-    elif (site.folder / lost).is_dir():
-        shutil.rmtree(site.folder / lost)
     else:
-        (site.folder / lost).unlink()
-    code, said = site.run("backup", "--tls", "--pki", str(site.pki))
+        shutil.rmtree(site.state)
+    code, said = site.run("backup")
     why = {"state": "no controller has served from there", "archive": "it is there already: name another file"}
-    assert code == 1
-    assert why.get(lost, f"{site.folder / lost} is not there: name the folder that has it") in said
+    assert (code, why[lost] in said) == (1, True)
     assert site.archive.exists() == (lost == "archive")
     assert list(site.folder.glob(".*")) == []
 
 
 def test_what_could_not_be_restored_is_not_backed_up(site: StoredState) -> None:
-    (site.pki / "issued.jsonl").write_bytes(bytes((64 << 20) + 1))
-    code, said = site.run("backup", "--pki", str(site.pki))
-    assert (code, "pki/issued.jsonl is too large" in said, site.archive.exists()) == (1, True, False)
+    (site.state / ledger.FILE_NAME).write_bytes(bytes(4097))
+    code, said = site.run("backup")
+    assert (code, f"{ledger.FILE_NAME} is too large" in said, site.archive.exists()) == (1, True, False)
 
 
 def test_a_controller_without_state_has_nothing_to_back_up(site: StoredState) -> None:
@@ -88,6 +71,9 @@ def test_a_backup_under_a_controller_that_writes_is_what_one_moment_left(site: S
     """Each transaction moves a job to another number, and so in every moment there is one."""
     stop = threading.Event()
     moves: list[int] = []
+    elsewhere = site.folder / "elsewhere/cluster.toml"
+    elsewhere.parent.mkdir()
+    elsewhere.write_text(site.config.read_text().replace(f"{site.state}", f"{elsewhere.parent}/state"))
 
     def write() -> None:
         with contextlib.closing(Store(site.state)) as store:
@@ -105,8 +91,8 @@ def test_a_backup_under_a_controller_that_writes_is_what_one_moment_left(site: S
         wait_until(lambda: moves, "it writes")
         for _ in range(10):
             assert site.run("backup")[0] == 0
-            folder = site.folder / "there"
-            code, said = site.run("restore", "--state", str(folder))
+            folder = elsewhere.parent / "state"
+            code, said = site.run("restore", config=elsewhere)
             assert code == 0, said
             with contextlib.closing(Store(folder)) as copy:
                 copy.begin()
@@ -126,7 +112,6 @@ def test_a_lost_state_is_restored_for_its_owner_alone(site: StoredState) -> None
     shutil.rmtree(site.state)
     code, said = site.run("restore")
     assert code == 0, said
-    assert "left cluster.toml in the archive" in said
     given = f"the owner of {site.state} (`chown -R wiresum: {site.state}` gives it to the service);" in said
     assert given == (os.geteuid() == 0), "root's state is no service's"
     assert {path.name for path in site.state.iterdir()} == {FILE_NAME, ledger.FILE_NAME}
@@ -211,41 +196,6 @@ def test_no_controller_begins_while_a_backup_is_restored(site: StoredState, monk
     monkeypatch.setattr(ledger, "write", write)
     assert site.run("restore", "--force")[0] == 0
     assert "another process has it in use" in said[0]
-
-
-def test_on_a_new_host_the_configuration_is_restored_too_where_its_state_is_named(site: StoredState) -> None:
-    site.run("backup", "--tls", "--pki", str(site.pki))
-    content, before = site.config.read_text(), {path.name: path.read_bytes() for path in site.tls.iterdir()}
-    new = site.folder / "etc/cluster.toml"
-    code, said = site.run("restore", config=new)
-    assert (code, f"if that is right, say --state {site.state}" in said, new.exists()) == (1, True, False)
-    for folder in (site.state, site.tls, site.pki):
-        shutil.rmtree(folder)
-    arguments = ["--state", str(site.state), "--tls", str(site.tls), "--pki", str(site.pki)]
-    code, said = site.run("restore", *arguments, config=new)
-    assert code == 0, said
-    assert new.read_text() == content
-    assert {path.name: path.read_bytes() for path in site.tls.iterdir()} == before
-    assert {path.name: mode_of(path) for path in site.tls.iterdir()} == {
-        "ca.crt": 0o644, "tls.crt": 0o644, "tls.key": 0o600,
-    }  # fmt: skip
-    assert {path.name for path in site.pki.iterdir()} == {"ca.crt", "issued.jsonl"}
-
-
-def test_a_service_can_read_what_root_restores_to_the_folder_that_setup_made(site: StoredState) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, for a folder of another group")
-    site.run("backup", "--tls")
-    group = 65534
-    os.chown(site.tls, 0, group)
-    site.tls.chmod(0o750)
-    before = os.umask(0o077)
-    try:
-        assert site.run("restore", "--force", "--tls", str(site.tls))[0] == 0
-    finally:
-        os.umask(before)
-    found = {path.name: (mode_of(path), path.stat().st_gid) for path in site.tls.iterdir()}
-    assert found == {"ca.crt": (0o644, group), "tls.crt": (0o644, group), "tls.key": (0o640, group)}
 
 
 @pytest.mark.parametrize("written", [0, 1])

@@ -1,12 +1,12 @@
-"""The form of a backup: a tar (ustar) of few files with known names, the first of which is the manifest.
+"""The form of a backup: a tar (ustar) of few files with known names, one of which is the manifest.
 
     {"format": 1, "made_at": seconds of Unix time, "software_version": "...", "schema": of the database,
      "files": {"controller.sqlite3": {"bytes": ..., "sha256": "..."}, ...}}
 
-An archive comes from anywhere, perhaps cut off, damaged or made to do harm. So it is read through once, and everything
-in it checked, before anything is written: each header is that of a regular file with a name of `BYTES_MAX`, no name
-comes twice, no file is larger than its bound, and the manifest lists exactly these files with these digests. Names are
-compared, never used as paths. What is copied afterwards is checked again, since the file may have changed meanwhile.
+An archive comes from anywhere, perhaps cut off, damaged or made to do harm. So it is unpacked into a folder of its
+own, and everything in it checked, before anything is restored: each header is that of a regular file with a name of
+`BYTES_MAX`, no name comes twice, no file is larger than its bound, and the manifest lists exactly these files with
+these digests. Names are compared before they are used as paths.
 """
 
 from __future__ import annotations
@@ -27,22 +27,11 @@ from wiresum.join.constants import STATE_SCHEMA
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-CONFIGURATION = "cluster.toml"
-TLS = ("tls/ca.crt", "tls/tls.crt", "tls/tls.key", "tls/ca.crl")
-PKI = ("pki/ca.crt", "pki/issued.jsonl", "pki/ca.crl")
-AUTHORITY_KEY = "pki/ca.key"
-_MIB = 1 << 20
-BYTES_MAX: Mapping[str, int] = {
-    DATABASE: 1024 * _MIB,
-    KEYS: 4096,
-    CONFIGURATION: _MIB,
-    **dict.fromkeys((*TLS, *PKI, AUTHORITY_KEY), 64 * _MIB),
-}
+BYTES_MAX: Mapping[str, int] = {MANIFEST: 64 << 10, DATABASE: 1 << 30, KEYS: 4 << 10}
 """All files that a backup may have, and the most bytes of each."""
-MANIFEST_BYTES_MAX = 64 * 1024
 END_BYTES_MAX = tarfile.RECORDSIZE + tarfile.BLOCKSIZE
 """The most zeros behind the last file."""
-_COPY_BYTES = _MIB
+_COPY_BYTES = 1 << 20
 
 
 class ArchiveError(ValueError):
@@ -89,101 +78,67 @@ def write(path: Path, files: Mapping[str, Path], *, made_at: float, software_ver
     return size
 
 
-class Archive:
-    """An archive that was checked."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        """Reads the whole file. Raises `ArchiveError` or `OSError`."""
-        self._file = file
-        self._places: dict[str, tuple[int, int]] = {}
-        """Where each file begins, and how many bytes it has."""
-        found: dict[str, tuple[int, str]] = {}
-        file.seek(0)
-        if (first := self._next({MANIFEST: MANIFEST_BYTES_MAX})) != MANIFEST:
-            raise ArchiveError("it is no backup of a controller: it has no manifest")
-        found[first] = self._pass()
-        while name := self._next(BYTES_MAX):
-            found[name] = self._pass()
-        del found[MANIFEST]
-        self.manifest = _manifest(self._content(MANIFEST))
-        if self.manifest.digests.keys() != found.keys():
-            raise ArchiveError("it has other files than its manifest lists")
-        if self.manifest.schema != STATE_SCHEMA:
-            raise ArchiveError(
-                f"another release of wiresum made it ({self.manifest.software_version!r:.60}, schema "
-                f"{self.manifest.schema}; this one knows {STATE_SCHEMA}): restore it with that release, and upgrade "
-                f"then"
-            )
-        if wrong := sorted(name for name in found if found[name] != self.manifest.digests[name]):
-            raise ArchiveError(f"it is damaged: {wrong[0]} has not the digest that its manifest has")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.manifest.digests
-
-    def read(self, name: str) -> bytes:
-        """The content of a small file. Raises `ArchiveError` or `OSError`."""
-        content = self._content(name)
-        if hashlib.sha256(content).hexdigest() != self.manifest.digests[name][1]:
-            raise ArchiveError("it has changed while it was read")
-        return content
-
-    def copy(self, name: str, to: Path) -> None:
-        """Copies a file to a new file that its owner alone may read. Raises `ArchiveError` or `OSError`."""
-        begin, left = self._places[name]
-        self._file.seek(begin)
-        digest = hashlib.sha256()
-        with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
-            while left and (content := self._file.read(min(left, _COPY_BYTES))):
-                digest.update(content)
-                target.write(content)
-                left -= len(content)
-        if left or digest.hexdigest() != self.manifest.digests[name][1]:
-            raise ArchiveError("it has changed while it was read")
-
-    def _next(self, bytes_max: Mapping[str, int]) -> str:
-        """The name in the next header; empty at the end of the archive."""
-        block = self._file.read(tarfile.BLOCKSIZE)
-        if len(block) < tarfile.BLOCKSIZE:
-            raise ArchiveError("it is cut off")
-        if not any(block):
-            rest = self._file.read(END_BYTES_MAX)
-            if any(rest) or len(rest) == END_BYTES_MAX:
-                raise ArchiveError("there is something behind its end")
-            if len(rest) < tarfile.BLOCKSIZE:
-                raise ArchiveError("it is cut off")
-            return ""
-        try:
-            header = tarfile.TarInfo.frombuf(block, "ascii", "strict")
-        except (tarfile.TarError, ValueError) as error:
-            raise ArchiveError(f"it is no tar archive, or is damaged ({error})") from None
-        if header.name not in bytes_max or header.name in self._places:
+def unpack(file: BinaryIO, folder: Path) -> Manifest:
+    """Unpacks an archive into an empty folder, each file in a folder of its own name, and checks all of it. Raises
+    `ArchiveError` or `OSError`."""
+    found: dict[str, tuple[int, str]] = {}
+    while header := _next_header(file):
+        if header.name not in BYTES_MAX or header.name in found:
             raise ArchiveError(f"it is no backup of a controller: {header.name[:100]!r} does not belong in one")
         if header.type != tarfile.REGTYPE:
             raise ArchiveError(f"its {header.name} is no regular file")
-        if not 0 <= header.size <= bytes_max[header.name]:
+        if not 0 <= header.size <= BYTES_MAX[header.name]:
             raise ArchiveError(f"its {header.name} is too large")
-        self._places[header.name] = self._file.tell(), header.size
-        return header.name
+        (folder / header.name).mkdir()
+        found[header.name] = header.size, _unpack_next(file, header.size, folder / header.name / header.name)
+    if found.pop(MANIFEST, None) is None:
+        raise ArchiveError("it is no backup of a controller: it has no manifest")
+    manifest = _manifest((folder / MANIFEST / MANIFEST).read_bytes())
+    if manifest.digests.keys() != found.keys():
+        raise ArchiveError("it has other files than its manifest lists")
+    if manifest.schema != STATE_SCHEMA:
+        raise ArchiveError(
+            f"another release of wiresum made it ({manifest.software_version!r:.60}, schema {manifest.schema}; this "
+            f"one knows {STATE_SCHEMA}): restore it with that release, and upgrade then"
+        )
+    if wrong := sorted(name for name in found if found[name] != manifest.digests[name]):
+        raise ArchiveError(f"it is damaged: {wrong[0]} has not the digest that its manifest has")
+    return manifest
 
-    def _pass(self) -> tuple[int, str]:
-        """Reads past the newest file. Returns its number of bytes and their digest."""
-        _, size = list(self._places.values())[-1]
-        digest, left = hashlib.sha256(), size
+
+def _next_header(file: BinaryIO) -> tarfile.TarInfo | None:
+    """The next header; None at the end of the archive."""
+    block = file.read(tarfile.BLOCKSIZE)
+    if len(block) < tarfile.BLOCKSIZE:
+        raise ArchiveError("it is cut off")
+    if not any(block):
+        rest = file.read(END_BYTES_MAX)
+        if any(rest) or len(rest) == END_BYTES_MAX:
+            raise ArchiveError("there is something behind its end")
+        if len(rest) < tarfile.BLOCKSIZE:
+            raise ArchiveError("it is cut off")
+        return None
+    try:
+        return tarfile.TarInfo.frombuf(block, "ascii", "strict")
+    except (tarfile.TarError, ValueError) as error:
+        raise ArchiveError(f"it is no tar archive, or is damaged ({error})") from None
+
+
+def _unpack_next(file: BinaryIO, size: int, to: Path) -> str:
+    """Copies the file behind a header to a new file. Returns its digest."""
+    digest, left = hashlib.sha256(), size
+    with to.open("xb") as target:
         while left:
-            content = self._file.read(min(left, _COPY_BYTES))
+            content = file.read(min(left, _COPY_BYTES))
             if not content:
                 raise ArchiveError("it is cut off")
             digest.update(content)
+            target.write(content)
             left -= len(content)
-        padding = -size % tarfile.BLOCKSIZE
-        if self._file.read(padding) != bytes(padding):
-            raise ArchiveError("it is cut off, or damaged between two files")
-        return size, digest.hexdigest()
-
-    def _content(self, name: str) -> bytes:
-        begin, size = self._places[name]
-        self._file.seek(begin)
-        return self._file.read(size)
+    padding = -size % tarfile.BLOCKSIZE
+    if file.read(padding) != bytes(padding):
+        raise ArchiveError("it is cut off, or damaged between two files")
+    return digest.hexdigest()
 
 
 def _manifest(content: bytes) -> Manifest:

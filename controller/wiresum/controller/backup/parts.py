@@ -23,16 +23,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import sqlite3
-import tempfile
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from wiresum.controller import ledger
-from wiresum.controller.backup.archive import AUTHORITY_KEY, CONFIGURATION, PKI, TLS, Archive, ArchiveError
-from wiresum.controller.config import Config
 from wiresum.controller.jobs.keys import KEY_BITS
 from wiresum.controller.ledger import EPOCH_STEP_BITS, ForeignLedgerError, Ledger, LedgerError
 from wiresum.controller.ledger import FILE_NAME as KEYS
@@ -51,8 +48,6 @@ EPOCH_STEP = 4096 << EPOCH_STEP_BITS
 """How much a restored epoch exceeds the one in the backup."""
 EPOCH_MAX = 1 << 62
 """The largest epoch of a backup: all that follow are election ids, too."""
-PUBLIC = frozenset({CONFIGURATION, "tls/ca.crt", "tls/tls.crt", "tls/ca.crl", "pki/ca.crt", "pki/ca.crl"})
-"""Files that others may read, as `wiresum ca` makes them; the configuration holds no secret."""
 
 
 class BackupError(RuntimeError):
@@ -74,37 +69,15 @@ class Contents:
 # ---- making one
 
 
-def collect(
-    config_path: Path, config: Config, into: Path, *, tls: bool, pki: Path | None, authority_key: bool
-) -> tuple[dict[str, Path], Contents]:
-    """Collects the files of a backup; files that might change meanwhile are copied into the folder `into`. Raises
-    `BackupError`."""
-    if config.state is None:
-        raise BackupError(f"{config_path} names no `state`, so there is none to back up: keep a copy of that file")
-    if not (config.state / DATABASE).exists():
-        raise BackupError(f"there is no state in {config.state} yet: no controller has served from there")
-    contents = _snapshot(config.state, into / DATABASE)
-    sources = {KEYS: config.state / KEYS, CONFIGURATION: config_path}
-    if tls:
-        if config.security.tls is None:
-            raise BackupError(f"{config_path} names no `tls` under [security]: leave --tls out")
-        sources |= {name: config.security.tls.expanduser() / Path(name).name for name in TLS}
-    if pki is not None:
-        sources |= {
-            name: pki / Path(name).name for name in (*PKI, AUTHORITY_KEY) if name != AUTHORITY_KEY or authority_key
-        }
+def collect(state: Path, into: Path) -> tuple[dict[str, Path], Contents]:
+    """Copies the files of a backup into the folder `into`, since they may change meanwhile. Raises `BackupError`."""
+    if not (state / DATABASE).exists():
+        raise BackupError(f"there is no state in {state} yet: no controller has served from there")
+    contents = _snapshot(state, into / DATABASE)
     found = {DATABASE: into / DATABASE}
-    for name, source in sources.items():
-        copied = into / name.replace("/", "-")
-        try:
-            copied.write_bytes(source.read_bytes())
-        except FileNotFoundError:
-            if name in (*TLS[:3], PKI[0], AUTHORITY_KEY):
-                raise BackupError(f"{source} is not there: name the folder that has it") from None
-            continue  # a list of revoked certificates, for instance, need not be
-        except OSError as error:
-            raise BackupError(f"cannot read {source}: {error.strerror}. Run this as root, or as its owner") from None
-        found[name] = copied
+    with contextlib.suppress(FileNotFoundError):  # whoever restores a state without a ledger draws other keys
+        (into / KEYS).write_bytes((state / KEYS).read_bytes())
+        found[KEYS] = into / KEYS
     return found, contents
 
 
@@ -161,82 +134,37 @@ def _make_sense(epoch: object, reserved: object) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the parts of a backup go; None: a part stays in the backup."""
-
-    state: Path
-    configuration: Path | None = None
-    tls: Path | None = None
-    pki: Path | None = None
-
-    def of(self, name: str) -> Path | None:
-        if name in (DATABASE, KEYS):
-            return self.state / name
-        if name == CONFIGURATION:
-            return self.configuration
-        folder = self.tls if name in TLS else self.pki
-        return folder / Path(name).name if folder is not None else None
-
-
-def configuration_in(archive: Archive) -> str:
-    """The text of the configuration in an archive; empty: there is none. Raises `ArchiveError` or `OSError`."""
-    return archive.read(CONFIGURATION).decode(errors="replace") if CONFIGURATION in archive else ""
-
-
-def restore(archive: Archive, places: Places, *, force: bool) -> tuple[Contents, list[Path]]:
-    """Restores a backup. Returns what the state has, and the files that were written. Raises `BackupError`, and has
-    changed nothing then unless the error says so."""
-    if DATABASE not in archive:
+def restore(there: Path, state: Path, *, force: bool) -> Contents:
+    """Restores what `archive.unpack` has unpacked and checked. Returns what the state has. Raises `BackupError`, and
+    has changed nothing then unless the error says so."""
+    database, ledger_file = there / DATABASE / DATABASE, there / KEYS / KEYS
+    if not database.exists():
         raise BackupError("it has no state: it is no backup of a controller")
-    with _unpacked(archive) as there, contextlib.ExitStack() as cleanup:
-        contents = _check_database(there[DATABASE], "in the backup")
-        keys = _ledger(there[KEYS].parent, "in the backup") if KEYS in there else None
-        targets = {name: target for name in there if (target := places.of(name)) is not None}
-        occupied = [path for path in {*targets.values(), places.state / KEYS} if os.path.lexists(path)]
-        if occupied and not force:
-            raise BackupError(
-                f"{', '.join(sorted(map(str, occupied)))} {'is' if len(occupied) == 1 else 'are'} there already, and "
-                f"replaced with --force alone"
-            )
+    contents = _check_database(database, "in the backup")
+    keys = _ledger(ledger_file.parent, "in the backup") if ledger_file.exists() else None
+    occupied = [str(state / name) for name in (KEYS, DATABASE) if os.path.lexists(state / name)]
+    if occupied and not force:
+        are = "is" if len(occupied) == 1 else "are"
+        raise BackupError(f"{', '.join(occupied)} {are} there already, and replaced with --force alone")
+    with contextlib.ExitStack() as cleanup:
         try:
-            places.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            cleanup.enter_context(holding(places.state, alone=True))
-            for folder in {target.parent for target in targets.values()}:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            cleanup.enter_context(holding(state, alone=True))
         except BlockingIOError:
             raise BackupError(
-                f"a controller uses the state in {places.state}, or stands by, or a backup is made: stop controller "
-                f"and standby before you restore"
+                f"a controller uses the state in {state}, or stands by, or a backup is made: stop controller and "
+                f"standby before you restore"
             ) from None
         except OSError as error:
-            raise BackupError(f"cannot use {error.filename or places.state}: {error.strerror}") from None
+            raise BackupError(f"cannot use {error.filename or state}: {error.strerror}") from None
         try:
-            return contents, _install(there, targets, _next_ledger(keys, places.state))
+            _install(database, state, _next_ledger(keys, state))
         except OSError as error:
             raise BackupError(
                 f"cannot write {error.filename}: {error.strerror}. Part of the backup may have been restored: mend "
                 f"that, and restore it again with --force"
             ) from error
-
-
-@contextlib.contextmanager
-def _unpacked(archive: Archive) -> Iterator[dict[str, Path]]:
-    """The files of an archive, for as long as the context: each in a folder of its own, under the name of `Places`."""
-    with tempfile.TemporaryDirectory(prefix="wiresum-restore-") as folder:
-        there = {}
-        for index, name in enumerate(archive.manifest.digests):
-            (Path(folder) / str(index)).mkdir()
-            there[name] = Path(folder) / str(index) / Path(name).name
-            try:
-                archive.copy(name, there[name])
-            except ArchiveError as error:
-                raise BackupError(str(error)) from None
-            except OSError as error:
-                raise BackupError(
-                    f"cannot unpack it in {folder}: {error.strerror}. TMPDIR names another place"
-                ) from None
-        yield there
+    return contents
 
 
 def _ledger(folder: Path, where: str) -> Ledger | None:
@@ -265,12 +193,12 @@ def _next_ledger(keys: Ledger | None, state: Path) -> Ledger | None:
     return dataclasses.replace(keys, epoch=epoch + EPOCH_STEP, reserved=reserved)
 
 
-def _install(there: Mapping[str, Path], targets: Mapping[str, Path], keys: Ledger | None) -> list[Path]:
+def _install(database: Path, state: Path, keys: Ledger | None) -> None:
     """Puts the files in their places, the ledger first: with the new ledger and the old database a controller would
     begin as after a crash."""
-    state = targets[DATABASE].parent
-    with contextlib.ExitStack() as cleanup:
-        staged = {name: _stage(name, there[name], target, cleanup) for name, target in targets.items() if name != KEYS}
+    beside = state / f".{DATABASE}.restored"
+    try:
+        _stage(database, beside)
         if keys is not None:
             ledger.write(state, keys)
             _give(state / KEYS)
@@ -278,31 +206,23 @@ def _install(there: Mapping[str, Path], targets: Mapping[str, Path], keys: Ledge
             (state / KEYS).unlink(missing_ok=True)
         for name in (f"{DATABASE}-wal", f"{DATABASE}-shm", LIFE_FILE_NAME):
             (state / name).unlink(missing_ok=True)
-        for name, beside in staged.items():
-            beside.replace(targets[name])
-        for folder in dict.fromkeys(target.parent for target in targets.values()):
-            _sync(folder)
-    return list(targets.values())
+        beside.replace(state / DATABASE)
+        _sync(state)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
-def _stage(name: str, source: Path, target: Path, cleanup: contextlib.ExitStack) -> Path:
-    """Copies a file beside its place, on disk; the copy goes in the end if it was not moved there."""
-    beside = target.with_name(f".{target.name}.restored")
+def _stage(source: Path, beside: Path) -> None:
+    """Copies a file to a new one, on disk, that its owner alone may read."""
     beside.unlink(missing_ok=True)
-    cleanup.callback(beside.unlink, missing_ok=True)
-    folder_mode = target.parent.stat().st_mode
-    # A folder for a group alone: its service is in the group.
-    shared = 0o040 if folder_mode & 0o057 == 0o050 else 0
-    mode = 0o644 if name in PUBLIC else 0o600 | shared
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    os.fchmod(descriptor, mode)  # whatever the umask is
-    with source.open("rb") as content, os.fdopen(descriptor, "wb") as file:
-        while block := content.read(1 << 20):
-            file.write(block)
+    with (
+        source.open("rb") as content,
+        os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+    ):
+        shutil.copyfileobj(content, file, 1 << 20)
         file.flush()
         os.fsync(file.fileno())
     _give(beside)
-    return beside
 
 
 def _give(path: Path) -> None:
