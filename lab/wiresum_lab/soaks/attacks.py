@@ -167,7 +167,9 @@ class Attacks:
 
     def go_on_with_many_positions(self) -> Iterator[float]:
         """Asks to resume jobs with the largest lease, each with all workers but one."""
-        resumed = join.Resumed(slots=LEASE_SLOTS_MAX, threads=1, lanes=LANES, positions=bytes(4 * LEASE_SLOTS_MAX))
+        resumed = join.Resumed(
+            slots=LEASE_SLOTS_MAX, threads=1, lanes=LANES, positions=bytes(4 * LEASE_SLOTS_MAX), job_id=bytes(16)
+        )
         size = RESUMED_RANKS + 1
         return self._ask_for_jobs(
             "resumed", RESUMED_JOBS, RESUMED_RANKS, world_size=size, can_move=True, resumed=resumed
@@ -232,7 +234,7 @@ class Attacks:
             for number in range(200):
                 if time.monotonic() > until:
                     return
-                resumed = join.Resumed(slots=16, threads=1, lanes=LANES, positions=bytes(64))
+                resumed = join.Resumed(slots=16, threads=1, lanes=LANES, positions=bytes(64), job_id=bytes(16))
                 kinds: list[tuple[Callable[..., object], Any]] = [
                     (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16)),
                     (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16, resumed=resumed)),

@@ -10,9 +10,8 @@ from wiresum.controller.jobs import report
 from wiresum.controller.jobs.cluster import Switch
 from wiresum.controller.jobs.job import LeaseState, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
-from wiresum.controller.jobs.outputs import Grant
 from wiresum.controller.resources import Amounts, JobShape
-from wiresum_lab.doubles.controller import NOBODY, JobsHarness, join_request, member, switch
+from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
 from wiresum_lab.doubles.moving import running
 
 HOUR_MS = 3_600_000
@@ -117,19 +116,14 @@ def test_a_job_that_waits_in_the_queue_is_not_given_up_with_those_that_form() ->
 
 
 def test_operators_alone_say_which_job_comes_before_others() -> None:
-    """A worker of an earlier release says a priority in field 16: nobody reads it."""
     harness = JobsHarness(SwitchSizes(slots=64, lanes_max=360, jobs_max=8), Limits(slots_least=64))
     holder = harness.ask(job_name="holder")
     harness.ask(job_name="patient")
-    asked = join_request(job_name="pushy")
-    asked.MergeFromString(b"\x80\x01" + b"\x80\x89\x7a")
-    harness.jobs.ask(asked, harness.now)
     token = harness.create(job_name="urgent", tenant="vision", priority=7)
     urgent = harness.ask(job_name="urgent", tenant="vision", job_token=token)
     for leaves in (holder, urgent):
         harness.leave(leaves)
     assert harness.granted() == ["holder", "urgent", "patient"]
-    assert [grant.worker.job.terms.priority for grant in harness.outputs(Grant)] == [0, 7, 0]
 
 
 # At each switch.

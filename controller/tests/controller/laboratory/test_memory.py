@@ -77,7 +77,9 @@ def test_positions_of_jobs_that_never_go_on_are_bounded(laboratory: Laboratory, 
     calls = []
     for number in range(JOBS):
         for rank in range(WORKERS - 1):
-            said = join.Resumed(slots=SLOTS, threads=1, lanes=LANES, positions=os.urandom(4) * SLOTS, reason="none")
+            said = join.Resumed(
+                slots=SLOTS, threads=1, lanes=LANES, positions=os.urandom(4) * SLOTS, reason="none", job_id=bytes(16)
+            )
             request = join_request(
                 job_name=f"job-{number}",
                 rank=rank,

@@ -120,7 +120,7 @@ def test_the_first_rule_that_a_call_breaks_refuses_it(
             client.join_soon(job_name=name, world_size=2) for client, name in zip((other, worker), names, strict=True)
         ]
         wait_until(lambda: {each.name for each in operator.jobs()} >= set(names), "both form")
-        resumed = join.Resumed(slots=32, threads=1, lanes=64, positions=bytes(4 * 32))
+        resumed = join.Resumed(slots=32, threads=1, lanes=64, positions=bytes(4 * 32), job_id=bytes(16))
         wrong = {
             "endpoint": join.Endpoint(address="192.0.2.7", port=5000), "job_token": "guess",
             "resumed": resumed, "slots": 32, "can_move": True,

@@ -124,8 +124,6 @@ NOT_USED = "the job has another lease, or ended with one"
 _TERMS_FIELDS = ("priority", "reserved", "job_token", "within")
 _LEASE_FIELDS = ("key", "threads", "port_offset", "lanes", "slots")
 """Fields of a job's terms, and of its lease, that a record has unchanged."""
-_OF_EARLIER_RELEASES = {"move_number": 0, "within": ""}
-"""Values of fields that records of earlier releases lack."""
 _WORKER_FIELDS = (
     "threads_max",
     "lanes_max",
@@ -193,7 +191,7 @@ def record_of(lease: Lease, unix_offset: float) -> JobRecord:
 def job_of(record: JobRecord, now: float, unix_offset: float) -> Job:
     """The job of a record, without its entries (granting.settle_entries). Raises `RecordError`."""
     try:
-        body = {**_OF_EARLIER_RELEASES, **json.loads(record.body)}
+        body = json.loads(record.body)
         nodes = [_node_of(fields) for fields in body["nodes"]]
         job = Job(
             record.name,
@@ -348,6 +346,6 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         presence=presence if gone else Presence.GRANTED,
         can_move=fields["can_move"],
         host_id=bytes.fromhex(fields["host_id"]),
-        global_rank=fields.get("global_rank"),
+        global_rank=fields["global_rank"],
         heard_at=now,
     )

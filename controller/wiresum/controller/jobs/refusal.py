@@ -85,11 +85,9 @@ def _check_resumed(request: join.JoinRequest) -> None:
     if resumed.HasField("ended"):
         if resumed.ended.cause not in (join.JobEnded.ABORTED_BY_WORKER, join.JobEnded.WORKER_LEFT):
             raise _invalid("resumed.ended.cause", "is none that a worker can give")
-        if not resumed.job_id:
-            raise _invalid("resumed.job_id", "is empty: it says which job has ended")
     elif len(resumed.positions) != POSITION_BYTES * resumed.slots:
         raise _invalid("resumed.positions", f"has {len(resumed.positions)} bytes for {resumed.slots} slots")
-    if len(resumed.job_id) not in (0, JOB_ID_BYTES):
+    if len(resumed.job_id) != JOB_ID_BYTES:
         raise _invalid("resumed.job_id", f"has {len(resumed.job_id)} bytes: it must have {JOB_ID_BYTES}")
     if not resumed.reason.isprintable() or len(resumed.reason) > REASON_CHARACTERS_MAX:
         raise _invalid("resumed.reason", f"must be printable, and at most {REASON_CHARACTERS_MAX} characters long")
