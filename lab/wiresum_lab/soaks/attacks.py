@@ -1,6 +1,8 @@
 """Attacks in cluster_soak.py, from a host with a worker's certificate of a tenant of its own and several addresses.
 
-Each attack is a generator: it begins, yields how long it lasts, and ends. No attack may succeed.
+Each attack is a generator: it begins, yields how long it lasts, and ends. No attack may succeed. Attacks that do not
+depend on what else goes on have tests of their own (controller/tests/controller/security, laboratory/test_memory.py),
+and are not repeated here.
 """
 
 from __future__ import annotations
@@ -18,9 +20,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wiresum import join
-from wiresum.controller.security.audit import REFUSALS_BYTES_AT_ONCE
 from wiresum.join import credentials, join_pb2_grpc
-from wiresum.join.constants import LEASE_SLOTS_MAX, THREADS_MAX, Header
+from wiresum.join.constants import THREADS_MAX, Header
 from wiresum_lab.doubles.controller import join_request, member_of
 from wiresum_lab.laboratory import HOSTILE
 from wiresum_lab.patience import FACTOR
@@ -41,23 +42,15 @@ CALLING_CONNECTIONS, CALLS_A_CONNECTION = 24, 100
 """Connections with many calls. gRPC's server allows so many calls on one connection."""
 GONE_S_MAX = 30.0 * FACTOR
 """Longest time from a revocation until all calls and connections by the certificate have ended."""
-SILENT, STALLED, SCRAPING = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /metrics HTTP/1.0\r\nA: "
-"""The first bytes of a connection: nothing, or the beginning of a TLS handshake or of a scrape."""
-READERS = 100
+SILENT, STALLED = b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""The first bytes of a connection: nothing, or the beginning of a TLS handshake."""
 PACKETS = 5000
 FLOOD_PACKETS_BURST = 200
 WORKERS = 4
 """How many hostile workers there are, each in a job of its own."""
 RESTARTED_S = (20.0, 30.0)
 """Duration of an attack that kills both controllers: long enough for one to serve again."""
-RESUMED_JOBS, RESUMED_RANKS = 22, 31
-UNREAD = 300
-RECORDS = 60
-"""How many records of ended jobs, as long as possible, an attack makes."""
-NAMES = ("slow.example", "localhost", "a\0b", "0x7f000042", "127.66", "1" * 5000, "\u0661.0.0.1")
 EXTREMES_S_MAX = 15.0
-AUDITED = 3000
-"""How many refused calls an attack makes to each controller."""
 _GAVE_UP = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
@@ -77,11 +70,7 @@ class Attacks:
             self.send_noise: "attack",
             self.forge_packets: "attack",
             self.guess_tokens: "attack",
-            self.give_names_as_addresses: "attack",
-            self.flood_the_audit_log: "attack",
             self.say_extremes: "attack",
-            self.leave_answers_unread: "memory",
-            self.go_on_with_many_positions: "memory",
             self.halt_all_the_time: "moves",
             self.say_hostile_positions: "moves",
             self.say_hostile_positions_across_a_restart: "controller",
@@ -89,7 +78,6 @@ class Attacks:
             self.take_all_calls: "room",
             self.flood_with_packets: "flood",
             self.flood_with_connections: "flood",
-            self.read_metrics_slowly: "flood",
         }
 
     def _issue(self, name: str) -> grpc.ChannelCredentials:
@@ -141,16 +129,12 @@ class Attacks:
 
         return self._at_each(attack)
 
-    def _ask_for_jobs(self, name: str, count: int, ranks: int = 1, **fields: object) -> Iterator[float]:
+    def _ask_for_jobs(self, name: str, count: int, **fields: object) -> Iterator[float]:
         lasts_s = self._chance.uniform(1, 10)
 
         def ask(channel: grpc.Channel) -> None:
             stub = join_pb2_grpc.JoinServiceStub(channel)
-            calls = [
-                stub.Join(_request(job_name=f"{name}-{number}", rank=rank, **fields), timeout=60)
-                for number in range(count)
-                for rank in range(ranks)
-            ]
+            calls = [stub.Join(_request(job_name=f"{name}-{number}", **fields), timeout=60) for number in range(count)]
             time.sleep(lasts_s)
             for call in calls:
                 call.cancel()
@@ -165,36 +149,6 @@ class Attacks:
         """Starts jobs until no slot is free. They sum nothing."""
         return self._ask_for_jobs("greedy", 40, slots=SLOTS)
 
-    def go_on_with_many_positions(self) -> Iterator[float]:
-        """Asks to resume jobs with the largest lease, each with all workers but one."""
-        resumed = join.Resumed(
-            slots=LEASE_SLOTS_MAX, threads=1, lanes=LANES, positions=bytes(4 * LEASE_SLOTS_MAX), job_id=bytes(16)
-        )
-        size = RESUMED_RANKS + 1
-        return self._ask_for_jobs(
-            "resumed", RESUMED_JOBS, RESUMED_RANKS, world_size=size, can_move=True, resumed=resumed
-        )
-
-    def leave_answers_unread(self) -> Iterator[float]:
-        """Asks for the ended jobs, whose records are as long as possible, and does not read the answers."""
-        lasts_s = self._chance.uniform(3, 10)
-        first = self._chance.randrange(1 << 30)
-
-        def ask(channel: grpc.Channel) -> None:
-            stub = join_pb2_grpc.JoinServiceStub(channel)
-            asked: list[Any] = []
-            for number, rank in ((number, rank) for number in range(first, first + RECORDS) for rank in range(2)):
-                agreed = {f"{setting}" * 60: f"{rank}" * 60 for setting in range(3)}
-                name = f"{number}".ljust(100, "n")
-                asked.append(stub.Join(_request(job_name=name, rank=rank, world_size=2, agreed=agreed), timeout=10))
-            list_ended = channel.stream_stream("/wiresum.join.v1.OperatorService/ListEnded")
-            asked += [list_ended(iter([b""])) for _ in range(UNREAD)]
-            time.sleep(lasts_s)
-            for call in asked:
-                call.cancel()
-
-        return self._at_each(ask)
-
     def send_noise(self) -> Iterator[float]:
         chance = random.Random(self._chance.random())
 
@@ -206,18 +160,6 @@ class Attacks:
                     yield functools.partial(ask, message, timeout=1.0)
 
         yield from self._attack(noise)
-
-    def give_names_as_addresses(self) -> Iterator[float]:
-        """Sends names, and other texts that are no addresses. No service may look them up."""
-
-        def names(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
-            ask = join_pb2_grpc.JoinServiceStub(channel).Join
-            for number in range(40):
-                endpoint = join.Endpoint(address=NAMES[number % len(NAMES)], port=1024)
-                yield functools.partial(_finish, ask, _request(job_name=f"name-{number}", slots=16, endpoint=endpoint))
-
-        yield from self._attack(names)
-        self._laboratory.check_names()
 
     def say_extremes(self) -> Iterator[float]:
         """Sends messages that are well formed but for extreme values in one to three fields."""
@@ -252,34 +194,16 @@ class Attacks:
 
         yield from self._attack(extremes, may_be_answered=True)
 
-    def guess_tokens(self, count: int = 40) -> Iterator[float]:
+    def guess_tokens(self) -> Iterator[float]:
         def guess(channel: grpc.Channel) -> Iterator[Callable[[], object]]:
             stub = join_pb2_grpc.JoinServiceStub(channel)
-            for number in range(count):
+            for number in range(40):
                 switch_name = list(self._laboratory.at)[number % 2]
                 member = join.Member(job=number % 8, worker=number % 2, token=f"{number:032x}", switch_name=switch_name)
                 yield functools.partial(stub.Leave, join.LeaveRequest(member=member), timeout=1.0)
                 yield functools.partial(stub.Abort, join.AbortRequest(member=member, reason="mine now"), timeout=1.0)
 
         yield from self._attack(guess)
-
-    def flood_the_audit_log(self) -> Iterator[float]:
-        """Makes many refused calls, whose records must not take more of the audit log than the tenant's share."""
-        began = self._laboratory.controllers_started - len(self._ways)
-        before = self._refusals_bytes()
-        yield from self.guess_tokens(AUDITED // 2)
-        grown, most = self._refusals_bytes() - before, REFUSALS_BYTES_AT_ONCE + REFUSALS_BYTES_AT_ONCE // 4
-        if grown > most * (self._laboratory.controllers_started - began):
-            raise SoakError(f"the refusals of one tenant take {grown} bytes of the audit logs")
-
-    def _refusals_bytes(self) -> int:
-        """Bytes of this tenant's refusals in all audit logs."""
-        found = 0
-        for log in self._laboratory.folder.glob("*.audit*"):
-            for line in log.read_bytes().splitlines():
-                if f'"caller": "{TENANT}"'.encode() in line and b'"outcome": "OK"' not in line:
-                    found += len(line)
-        return found
 
     # Workers of jobs of their own.
 
@@ -393,16 +317,10 @@ class Attacks:
         """Holds many connections to one port. Connections that end are made again."""
         ports = [*self._laboratory.ports.values(), *(switch.p4runtime for switch in self._laboratory.at.values())]
         port, first = self._chance.choice(ports), self._chance.choice((SILENT, STALLED))
-        yield from self._hold(port, first, CONNECTIONS)
-
-    def read_metrics_slowly(self) -> Iterator[float]:
-        yield from self._hold(self._chance.choice(list(self._laboratory.metrics.values())), SCRAPING, READERS)
-
-    def _hold(self, port: int, first: bytes, count: int) -> Iterator[float]:
         held: list[socket.socket] = []
         until = time.monotonic() + self._chance.uniform(2, 12)
         while time.monotonic() < until:
-            for _ in range(min(100, count - len(held))):
+            for _ in range(min(100, CONNECTIONS - len(held))):
                 try:  # do not wait for a service that takes no more, or is stopped
                     made = socket.create_connection((HOST, port), CONNECT_S_MAX, (HOSTILE, 0))
                     made.setblocking(False)
@@ -429,9 +347,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _request(**fields: object) -> join.JoinRequest:
-    rank = fields.get("rank", 0)
-    assert isinstance(rank, int)
-    endpoint = join.Endpoint(address=HOSTILE, port=1024 + rank)
+    endpoint = join.Endpoint(address=HOSTILE, port=1024)
     defaults: dict[str, object] = {"endpoint": endpoint, "threads_max": 1, "lanes_max": LANES, "timeout_ms": 60_000}
     return join_request(**(defaults | fields))
 

@@ -47,7 +47,6 @@ from wiresum_lab.soaks.attacks import Attacks
 from wiresum_lab.soaks.disk_faults import DiskError, DiskFaults, DiskTimedOutError, disk_of_its_own
 from wiresum_lab.soaks.proxied_laboratory import (
     ANSWER_S_MAX,
-    NAME_SERVER,
     ProxiedLaboratory,
     SoakError,
     SoakTimedOutError,
@@ -467,7 +466,6 @@ class Soak:
                 looked_at = now
                 self.laboratory.tend_draining()
                 self.laboratory.check_sizes()
-                self.laboratory.check_names()
             if self.disk.disturbs or any(kind in under_way for kind in DISTURBING):
                 self.laboratory.disturbed_at = max(now, self.laboratory.disturbed_at)
             self.laboratory.tend_controllers(may_fail=self.disk.is_full or "files" in under_way)
@@ -498,8 +496,6 @@ def main(seconds: float, seed: int | None, only: tuple[str, ...], as_json: bool,
     with disk_of_its_own(folder / "state") if inside else contextlib.nullcontext():
         try:
             with ProxiedLaboratory(folder) as laboratory:
-                if inside:
-                    laboratory.serve_names()
                 outcome = _soak(laboratory, seed, seconds, only, say, own=inside)
         except (SoakError, DiskError, ProgramError, AssertionError) as error:
             shutil.copytree(folder / "state", folder / "left", dirs_exist_ok=True)
@@ -547,16 +543,12 @@ def _said(job: Job) -> list[dict[str, Any]]:
 def _in_namespace(arguments: list[str]) -> int:
     """Runs this program in a network namespace of its own, whose loopback interface it may disturb."""
     name = f"wiresum-soak-{os.getpid()}"
-    own = Path("/etc/netns") / name
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
-        own.mkdir(parents=True)
-        (own / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
         subprocess.run(["ip", "-netns", name, "link", "set", "lo", "up", "mtu", "1500"], check=True)
         command = ["ip", "netns", "exec", name, sys.executable, __file__, *arguments]
         return subprocess.run(command, check=False).returncode
     finally:
-        shutil.rmtree(own, ignore_errors=True)
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 

@@ -4,7 +4,6 @@ are started again."""
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,8 +32,6 @@ CONTROLLER_FILES = 1024
 """Limit of a controller's open files, so low that attackers make more connections than it allows."""
 FILES_MAX = FILES_A_CONNECTION * FrontLimits().unproven_of_address + 1024
 """Most open files of a service: connections without a call that an address may have at a switch, and other files."""
-NAME_SERVER = "127.0.0.99"
-"""Address of the name server in the soak's network namespace. It receives queries, and never answers."""
 
 
 class SoakError(click.ClickException):
@@ -62,7 +59,6 @@ class ProxiedLaboratory(Laboratory):
         """Switches that must not take new jobs now."""
         self.disturbed_at = 0.0
         """Time at which a fault last kept controllers from their work."""
-        self._names: socket.socket | None = None
         super().__init__(folder, lanes=LANES, slots=SLOTS, tables=TENANTS, files_max=CONTROLLER_FILES)
 
     def seen_by(self, controller: str) -> list[SwitchAt]:
@@ -88,18 +84,6 @@ class ProxiedLaboratory(Laboratory):
                 if not may_fail and not program.was_stopped and program.exit_code != EXIT_DEMOTED:
                     raise SoakError(f"{name} has ended by itself, with status {program.exit_code}: {program.tail()}")
                 self.launch_controller(name)
-
-    def serve_names(self) -> None:
-        """Receives queries at NAME_SERVER, without an answer."""
-        self._names = self._cleanup.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        self._names.bind((NAME_SERVER, 53))
-        self._names.setblocking(False)
-
-    def check_names(self) -> None:
-        """Raises a `SoakError` if a name was looked up."""
-        with contextlib.suppress(BlockingIOError):
-            if self._names is not None:
-                raise SoakError(f"a name was looked up: {self._names.recv(512)!r}")
 
     def tend_draining(self) -> None:
         """Drains the switches in `draining`, and resumes the others, since an old copy of the state may say otherwise.
