@@ -6,11 +6,10 @@ import fnmatch
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from wiresum.cli.options import json_option
 from wiresum.cli.rates import REFUSED
@@ -28,7 +27,6 @@ DROPPED = (*REFUSED, "stale")
 """Reasons for which the switch drops a packet that is no duplicate."""
 CALL_S_MAX = 10.0
 """A service may have to write to its switch before it answers."""
-COMPLETION_S_MAX = 1.0
 DRAIN_S_MAX = 3600
 DRAIN_LOOK_S = 1.0
 PATTERN_CHARACTERS = "*?["
@@ -167,38 +165,6 @@ def _counts(job: join.JobReport) -> list[str]:
     return [str(job.results), str(job.packets.get("resent", 0)), str(dropped)]
 
 
-def complete_job(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of jobs, for completion in a shell; empty if no service answers."""
-    return _for_shell({job.name: job.state for job in _report_for_shell(context).jobs}, incomplete)
-
-
-def complete_switch(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of switches, for completion in a shell."""
-    return _for_shell({switch.name: switch.kind for switch in _report_for_shell(context).switches}, incomplete)
-
-
-def _for_shell(names: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
-    """Quotes the names: they come from a service, and a shell interprets what it inserts."""
-    return [
-        CompletionItem(shlex.quote(name), help=kind)
-        for name, kind in names.items()
-        if name.startswith(incomplete) and name.isprintable()
-    ]
-
-
-def _report_for_shell(context: click.Context) -> join.Report:
-    from wiresum import join
-
-    options = context.params
-    try:
-        with Service(
-            options.get("switch") or "127.0.0.1", tls=options.get("tls") or "", insecure=bool(options.get("insecure"))
-        ) as service:
-            return service.report(COMPLETION_S_MAX)
-    except ServiceError:
-        return join.Report()
-
-
 @jobs.command(
     epilog="\b\nExample:\n  export WIRESUM_JOB=night WIRESUM_JOB_TOKEN=$(wiresum jobs create night --workers 8)"
 )
@@ -213,7 +179,6 @@ def _report_for_shell(context: click.Context) -> join.Report:
     default="",
     metavar="SWITCH",
     help="Where it is to run: at this switch, or at those below it.  [default: any with room]",
-    shell_complete=complete_switch,
 )
 @click.option(
     "--keep",
@@ -241,7 +206,7 @@ def create(service: Service, as_json: bool, name: str, workers: int, **wanted: s
     '  wiresum jobs end night --reason "the cluster is needed"\n'
     "  wiresum jobs end 'night-*' 'slurm-4711[.-]*'      # no error if there is none"
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...", shell_complete=complete_job)
+@click.argument("names", nargs=-1, required=True, metavar="NAME|PATTERN...")
 @click.option("--reason", default="an operator ended it", show_default=True, help="What its workers are told.")
 @json_option
 @service_options
@@ -272,7 +237,7 @@ def _matching(service: Service, names: Sequence[str]) -> list[str]:
 
 
 @jobs.command(epilog="\b\nExamples:\n  wiresum jobs drain rack1\n  wiresum jobs drain rack1 --wait --timeout 7200")
-@click.argument("name", default="", shell_complete=complete_switch)
+@click.argument("name", default="")
 @click.option("--wait", is_flag=True, help="Wait until no job runs there; print which ones do, whenever that changes.")
 @click.option(
     "--timeout",
@@ -363,7 +328,7 @@ def _drained(names: list[str]) -> str:
 
 
 @jobs.command(epilog="\b\nExample:\n  wiresum jobs resume rack1")
-@click.argument("name", default="", shell_complete=complete_switch)
+@click.argument("name", default="")
 @json_option
 @service_options
 def resume(service: Service, as_json: bool, name: str) -> None:
@@ -380,13 +345,8 @@ def _drain(service: Service, name: str, *, resume: bool) -> int:
     return service.tell(lambda stub: stub.Drain(request, timeout=CALL_S_MAX)).jobs
 
 
-def complete_record(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of jobs whose records are set aside, for completion in a shell."""
-    return _for_shell({each.name: each.state for each in _report_for_shell(context).set_aside}, incomplete)
-
-
 @jobs.command(epilog="\b\nExample:\n  wiresum jobs discard night")
-@click.argument("name", shell_complete=complete_record)
+@click.argument("name")
 @json_option
 @service_options
 def discard(service: Service, as_json: bool, name: str) -> None:

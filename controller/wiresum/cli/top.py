@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from wiresum.cli.jobs import complete_job
 from wiresum.cli.rates import Sample, key_of, rates_of, stray_rate
 from wiresum.cli.screen import SORTS, View, screen
 from wiresum.cli.service import Service, ServiceError, service_options
@@ -33,7 +32,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--job", default="", metavar="NAME", help="Show this job's workers too.", shell_complete=complete_job)
+@click.option("--job", default="", metavar="NAME", help="Show this job's workers too.")
 @click.option(
     "--sort", type=click.Choice(list(SORTS)), default="results", show_default=True, help="Which jobs are first."
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from wiresum.cli.doctor.finding import COLOURS, Finding, Level, note, passed, problem
-from wiresum.cli.jobs import complete_job
 from wiresum.cli.options import ipv4, json_option
 from wiresum.cli.rates import Sample
 from wiresum.cli.service import Service, ServiceError, service_options
@@ -44,7 +43,7 @@ Exit status: 0, it works (warnings may say why it is slow); 1, something does no
     type=click.Choice(SUBJECTS),
     help="Look at this only; may be given several times.  [default: all]",
 )
-@click.option("--job", default="", metavar="NAME", help="Look at this job only.", shell_complete=complete_job)
+@click.option("--job", default="", metavar="NAME", help="Look at this job only.")
 @click.option(
     "--address",
     metavar="IPV4",
@@ -99,7 +98,7 @@ def doctor(
 
 
 def _examine(subject: str, service: Service, job: str, address: str, mebibytes: int) -> Iterator[Finding]:
-    # Imported here: completion in a shell imports this module, and should not wait for the native agent.
+    # Imported here: `wiresum doctor --help` should not wait for the native agent.
     from wiresum.cli.doctor import host, path, switch
 
     if subject == "switch":
