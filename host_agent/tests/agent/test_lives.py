@@ -3,10 +3,11 @@
 A seed makes a job, its services, and up to six faults that begin within FAULTS_S: a service is killed, stopped or
 frozen, takes no jobs, or hands over to its standby; its disk lags; a switch, perhaps of a tree, is lost, out of reach
 or drained; workers' calls are cut, or what they are told is lost; and perhaps one worker ends the job, or dies, or its
-certificate is revoked. One worker forks a child, and some jobs are at a second aggregator, too. In a *mild* world each
-fault is over before anybody gives up: there the job goes on, or all hear why it does not. In any world all workers end
-or all go on, within a bound, each life keeps what its table promises (watched.py), and in the end no service keeps
-anything of the job.
+certificate is revoked. The switch that rank 0 starts as the job's fallback starts late or not at all, dies, alone or
+with rank 0, or stands still. One worker forks a child, and some jobs are at a second aggregator, too. In a *mild* world
+each fault is over before anybody gives up: there the job goes on, or all hear why it does not. In any world all workers
+end or all go on, within a bound, each life keeps what its table promises (watched.py), and in the end no service keeps
+anything of the job, and no child runs.
 
 pytest host_agent/tests/agent/test_lives.py --seeds 10000        a long run; --first-seed 10000: the next
 pytest host_agent/tests/agent/test_lives.py --seed 1234          repeats a seed
@@ -20,7 +21,6 @@ import functools
 import math
 import os
 import random
-import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,24 +28,24 @@ from typing import Any
 
 import pytest
 
-from wiresum import join as messages
 from wiresum.agent import lifetime
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.life_table import ABORT_S_MAX, IMPOSSIBLE, LEAVE_S_MAX, NOTHING, RESUME_S, TABLE, Event, Phase
 from wiresum.agent.membership import Membership
-from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs.cluster import Switch
 from wiresum_lab.clocks.for_threads import Task, never
 from wiresum_lab.doubles.controller import NOBODY, switch
-from wiresum_lab.doubles.moving import roles
-from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job
+from wiresum_lab.doubles.resuming import DataPath, FallbackOf, Job
 from wiresum_lab.doubles.virtual_network import LATENCY_S, LIMITS, SIZES, Network, Running, Service
 
+from .rounds import Rounds, Sums
 from .watched import Watched
 
 FAULTS_S = 8.0
 MILD_S, LONG_S = 4.0, 60.0
 """How long a fault lasts, at most."""
+FALL_BACK_S = 20.0
+"""In a mild world: until a job that has lost all its services goes on at its fallback, though a child ends at once."""
 STEP_S = 0.2
 SETTLE_S = 20.0
 """Until a service has found out whom it has lost."""
@@ -73,78 +73,6 @@ WORLDS_LEAST, CELLS_LEAST = 90, 60
 """So many worlds visit so many of the cells of the table where something is done."""
 
 
-class Rounds:
-    """What the data paths of a job have summed."""
-
-    def __init__(self, chance: random.Random, workers: int) -> None:
-        self._chance, self.workers = chance, workers
-        self.lost_keys: set[int] = set()
-        """Of leases whose switch has lost what it held."""
-        self.passed, self.passed_at = 0, 0.0
-        self._round = 7
-        self._draw()
-
-    def _draw(self) -> None:
-        ahead = [[self._chance.random() < 0.3 for _ in range(SLOTS)] for _ in range(self.workers)]
-        self.positions = [[self._round + each for each in mine] for mine in ahead]
-
-    def roles(self) -> list[bytes]:
-        return roles(self.positions)
-
-    def pass_on(self, now: float) -> None:
-        self.passed += 1
-        self.passed_at = now
-        self._round += 2
-        self._draw()
-
-
-class Sums(DataPath):
-    """Of one worker; it moves on with the others."""
-
-    def __init__(self, rounds: Rounds, rank: int) -> None:
-        super().__init__()
-        self.rounds, self.rank = rounds, rank
-        self.stands_still = self.is_dead = self.is_barred = False
-        self.key, self.served_at, self.secret = 0, "", b""
-        self.member: Membership | None = None
-        self.over: list[str] = []
-        """What this worker has said of its end."""
-
-    @property
-    def is_gone(self) -> bool:
-        """It may not have said so."""
-        return self.is_dead or self.is_barred or self.over == ["leave"]
-
-    def traffic(self) -> TrafficStats:
-        self._packets += not self.stands_still
-        return TrafficStats(packets_sent=self._packets, bytes_received=self.rounds.passed)
-
-    @property
-    def positions(self) -> bytes:
-        return struct.pack(f">{SLOTS}I", *self.rounds.positions[self.rank])
-
-    @property
-    def summed_at(self) -> float:
-        return self.rounds.passed_at
-
-    def halt(self) -> bytes:
-        super().halt()
-        self.stands_still = True
-        return self.positions
-
-    def move(self, grant: messages.JoinReply, roles: bytes) -> None:
-        assert self.stands_still and grant.key != self.key
-        super().move(grant, roles)
-        assert roles == self.rounds.roles()[self.rank], "the roles are those of where all workers stand"
-        assert grant.members_secret == self.secret, "it is still the job's"
-        self.stands_still = False
-        self.know(grant)
-
-    def know(self, grant: messages.JoinReply) -> None:
-        assert self.member is not None
-        self.key, self.served_at = grant.key, self.member.service
-
-
 class World:
     def __init__(self, seed: int, folder: Path) -> None:
         chance = self.chance = random.Random(f"lives {seed}")
@@ -169,7 +97,10 @@ class World:
         self.paths = [Sums(self.rounds, rank) for rank in range(workers)]
         fallback = FallbackOf(Service(self.network, self.limits)) if chance.random() < 0.4 else None
         if fallback is not None and chance.random() < 0.3:
-            fallback.trouble = "another process listens there"
+            fallback.squat()
+        self.child_chance = random.Random(f"children {seed}")
+        if fallback is not None:
+            fallback.start_s, fallback.on_end = self._start_s, self._lose_child
         endpoints, share = ",".join(each.endpoint for each in self.services), chance.random() < 0.5
         addresses = [chance.choice(RACKS) for _ in self.paths]
         self.job = Job(self.network, endpoints, list(self.paths), fallback, share=share, addresses=addresses)
@@ -246,6 +177,54 @@ class World:
         end(running.owner)
         self._forget()
         return functools.partial(self._start, running.owner)
+
+    def _start_s(self) -> float:
+        """Of the fallback's child; one may end instead, or not become ready."""
+        return self.child_chance.choice([0.0, 0.0, 1.0, 2.0, -1.0, 1.0 if self.mild else math.inf])
+
+    def _lose_child(self) -> None:
+        assert self.job.fallback is not None
+        self.rounds.lost_keys |= {path.key for path in self.paths if path.served_at == self.job.fallback.target}
+        self._forget()
+
+    def _child_fault(self) -> None:
+        """All services are away until the job is at the fallback, whose child may die, alone or with its parent, or
+        stand still then."""
+        fallback, chance, clock = self.job.fallback, self.child_chance, self.network
+        assert fallback is not None
+        clock.sleep(chance.random() * FAULTS_S)
+        away = [self.network.services.get(each.endpoint) for each in self.services]
+        heals = [self._kill(running) for running in away if running is not None]
+        self._say("all services are away")
+        self._await_fallback(lambda: any(child.is_ready for child in fallback.children))
+        clock.sleep(chance.choice([0.0, 1.0, 1.0]) * MILD_S * chance.random())
+        how, running = chance.choice(["", "kill", "kill", "freeze", "die"]), self.network.services.get(fallback.target)
+        if running is not None and running.served is not None:
+            self._say(f"{how} the fallback's child")
+            if how == "kill":
+                fallback.service.kill()
+            elif how == "freeze":
+                running.frozen = True
+            elif how == "die":
+                self._die(0)
+            clock.sleep(chance.random() * (MILD_S if self.mild else chance.choice([MILD_S, LONG_S])))
+            running.thaw()
+            self._await_fallback(self._is_settled)
+        for heal in heals:
+            heal()
+
+    def _await_fallback(self, is_true: Callable[[], object]) -> None:
+        """Unless a service of the job's own is there, rank 0 can start none, or somebody ends the job."""
+        fallback = self.job.fallback
+        assert fallback is not None
+
+        def has_come() -> bool:
+            away = all(each.endpoint not in self.network.services for each in self.services)
+            ends = any(path.is_gone or path.over or path.fails for path in self.paths)
+            return not away or ends or fallback.is_barred or self._is_settled() or bool(is_true())
+
+        has_come_soon = self.network.wait_for(has_come, self.network.now() + FALL_BACK_S)
+        assert has_come_soon or not self.mild, f"it does not go on at the fallback: {self._state()}"
 
     def _stop(self, running: Running) -> Callable[[], object]:
         return self._kill(running, functools.partial(Service.stop, keep_jobs=running.owner.keeps_state))
@@ -379,14 +358,20 @@ class World:
             path.fails[how] = ValueError(BUG)
             return
         if how == "die":
-            path.is_dead = True
-            self.job.hosts[rank].cut("refused")
+            self._die(rank)
             return
         if how == "bar":
             path.is_barred = True
             self.network.revoke(self.job.hosts[rank].certificate)
             return
         self.network.run(*(functools.partial(self._order, rank, word) for word in how.split()))
+
+    def _die(self, rank: int) -> None:
+        self.enders += [] if rank in self.enders else [rank]
+        self.paths[rank].is_dead = True
+        self.job.hosts[rank].cut("refused")
+        if rank == 0 and self.job.fallback is not None:
+            self.job.fallback.orphan()
 
     def _order(self, rank: int, word: str) -> None:
         members, path, clock = self._at_all(rank), self.paths[rank], self.network
@@ -410,6 +395,8 @@ class World:
             if self.chance.random() < 0.3:
                 faults = [functools.partial(self._fault_after_fault, faults)]
             enders = [functools.partial(self._end, rank) for rank in self.enders]
+            if self.job.fallback is not None:
+                faults += [self._child_fault] * self.child_chance.choice([0, 1, 1, 2, 3])
             self.network.run(*enders, *faults, self._fork)
             self._heal()
             self.network.sleep(STEP_S if self.mild else SETTLE_S)
@@ -432,7 +419,7 @@ class World:
 
     def _heal(self) -> None:
         if self.job.fallback is not None:
-            self.job.fallback.trouble = ""
+            self.job.fallback.unsquat()
         for running in list(self.network.services.values()):
             running.thaw()
         for service in self.services:
@@ -451,6 +438,13 @@ class World:
             assert failed == [], "a worker's own thread has an error"
 
     def _expect_nothing_kept(self) -> None:
+        if self.job.fallback is not None:
+            children, told = self.job.fallback.children, self.job.fallback.told
+            ended = self.network.wait_for(
+                lambda: not any(child.runs for child in children), self.network.now() + KEEP_S
+            )
+            assert ended and not told, f"a child outlives its jobs, or another process was told {told}"
+            assert self.job.fallback.is_given_back, "its port is free again"
         services = list(self.network.services.values())
         slots = [sum(each.sizes.slots for each in running.switches) for running in services]
         assert self.network.wait_for(
@@ -467,7 +461,7 @@ class World:
         """The job goes on: elsewhere nobody keeps the fallback open."""
         fallback = self.job.fallback
         if fallback is not None and {path.served_at for path in self.paths} != {fallback.target}:
-            assert not fallback.users, f"ranks {fallback.users} keep the fallback open, which serves nobody"
+            assert not fallback.is_open, "rank 0 keeps the fallback open, which serves nobody"
 
     def _is_settled(self) -> bool:
         is_over = all(path.errors or "leave" in path.over or path.is_dead for path in self.paths)
@@ -491,6 +485,8 @@ class World:
         if self._go_on():
             before = self.rounds.passed
             self.network.sleep(5.0)
+            if self.job.fallback is not None:  # it may just be on its way from there
+                self.network.wait_for(self._go_on, self.network.now() + RESUME_S)
             # It shows late who cannot move, or was barred while the service stood still.
             if not any((path.fails or path.is_barred) and path.errors for path in self.paths):
                 assert self._go_on() and self.rounds.passed > before, f"it goes on, and stays so: {self._state()}"

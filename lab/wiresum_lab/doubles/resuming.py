@@ -3,20 +3,31 @@ double: it returns positions when it halts, and records moves."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import socket
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
+from wiresum.agent.fallback import STOP_S_MAX, Fallback, Home, _registry
 from wiresum.agent.membership import Membership
 from wiresum.agent.orders import Abort
 from wiresum.agent.statistics import TrafficStats
-from wiresum_lab.doubles.virtual_network import Host, Network, Service
+from wiresum.controller.driver import Endpoint
+from wiresum.controller.service.served_jobs import ServedJobs
+from wiresum.join.served import unpack
+from wiresum.switch.parent import ORPHAN_S_MAX
+from wiresum_lab.clocks.for_threads import Task
+from wiresum_lab.doubles.controller import switch
+from wiresum_lab.doubles.virtual_network import SIZES, Host, Network, Running, Service
 
-SLOTS = 16
+JOB, SLOTS = "a-job", 16
 JOIN_TIMEOUT_S = 60.0
 _SETTINGS = {"join_timeout_s": JOIN_TIMEOUT_S, "slots": SLOTS, "share": False}
 
@@ -52,46 +63,133 @@ class DataPath:
         self.moves.append((grant, roles))
 
 
-class FallbackOf:
-    """A fallback service, which starts when the first worker opens it."""
+class Child:
+    """The switch that rank 0 starts, in virtual time: a run of a service."""
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.target, self.trouble = service, service.endpoint, ""
-        self.opened = self.closed = 0
-        self.users: set[int] = set()
-        """Ranks of workers that have opened it, and not closed it since."""
+    def __init__(self, of: FallbackOf, command: list[str], served: bytes) -> None:
+        options = dict(itertools.pairwise(command))
+        sizes = replace(SIZES, slots=int(options["--slots"]), lanes_max=int(options["--lanes"]))
+        self.data = ("127.0.0.1", next(of.network.ports))
+        self._of, self._network, self._served = of, of.network, ServedJobs()
+        self._run: Running | None = None
+        self._has_ended = False
+        self.tell(served)
+        at = Endpoint(*self.data)
+        of.service.sizes, of.service.switches = sizes, lambda: [switch("fallback", sizes, endpoint=at)]
+        of.network.start_task(self._begin(of.start_s()), "fallback's child")
 
-    def of(self, rank: int) -> _FallbackOfOne:
-        return _FallbackOfOne(self, rank)
-
-    def open(self, grant: messages.JoinReply) -> None:
-        self.opened += 1
-        if self.opened == 1:
-            assert grant.slots == SLOTS
-            self.service.start()
-
-    def serves(self) -> bool:
-        return self.opened > 0 and not self.trouble
-
-
-class _FallbackOfOne:
-    """The view that one worker has of a fallback service, which it shares with the other workers."""
-
-    def __init__(self, shared: FallbackOf, rank: int) -> None:
-        self._shared, self._rank, self.target = shared, rank, shared.target
-        self.serves = shared.serves
+    def _begin(self, after_s: float) -> Task:
+        """`after_s`: infinite if it never gets ready, and negative if it ends in place of that."""
+        yield lambda: self._has_ended, self._network.now() + abs(after_s)
+        if self._has_ended or after_s < 0 or self._of.is_orphan:
+            self._has_ended = True
+            return
+        self._run = self._of.service.start().running
+        self._run.served = self._served
+        yield lambda: not self.runs, math.inf
+        self._of.on_end()
 
     @property
-    def trouble(self) -> str:
-        return self._shared.trouble
+    def runs(self) -> bool:
+        return self._run.runs if self._run is not None else not self._has_ended
 
-    def open(self, grant: messages.JoinReply) -> None:
-        self._shared.users.add(self._rank)
-        self._shared.open(grant)
+    @property
+    def is_ready(self) -> bool:
+        return self._run is not None and self.runs
 
-    def close(self) -> None:
-        self._shared.users.discard(self._rank)
-        self._shared.closed += 1
+    def tell(self, served: bytes) -> None:
+        self._served.replace(unpack(served) or [])
+
+    def said(self) -> str:
+        return "it still starts" if self.runs else "status 1"
+
+    def stop(self) -> None:
+        """As its parent does, which may have to kill it."""
+        self._has_ended = True
+        if self._of.is_orphan or self._run is None or not self._run.runs:
+            return
+        if self._network.wait_for(self._run.is_thawed, self._network.now() + STOP_S_MAX):
+            self._of.service.stop()
+        else:
+            self._of.service.kill()
+
+
+class FallbackOf:
+    """A job's fallback. All of it is real but the child that rank 0 starts."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.network, self.target = service, service.network, service.endpoint
+        self.children: list[Child] = []
+        """Those that were started, of which one runs at a time."""
+        self.start_s: Callable[[], float] = float
+        """Seconds until the next child is ready: `Child._begin`."""
+        self.on_end: Callable[[], object] = bool
+        """Called when a child that was ready has ended."""
+        self.is_orphan = False
+        """Whether rank 0's process has died."""
+        self.told: list[str] = []
+        """What another process was told that had the port."""
+        self._squatter: Running | None = None
+        self._ends: list[Fallback] = []
+        self._home: Home | None = None
+
+    def of(self, rank: int, config: AgentConfig, host: Host) -> Fallback:
+        home = None
+        if rank == 0:
+            home = self._home = Home(self.target, 0, host, self._start)
+            home._held = socket.socket()  # virtual ports need not be held
+            home._use()
+        self._ends.append(Fallback(replace(config, fallback=self.target), JOB, home, host))
+        return self._ends[-1]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rank 0 wants it to serve."""
+        return self._home is not None and bool(self._home._users)
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether rank 0 can start none."""
+        return self.is_orphan or self._squatter is not None
+
+    @property
+    def is_given_back(self) -> bool:
+        return self.target not in _registry.homes
+
+    def _start(self, command: list[str], _held: object, served: bytes) -> Child:
+        if self.is_barred:
+            raise OSError("no process can be started")
+        assert not any(child.runs for child in self.children), "one runs at a time"
+        self.children.append(Child(self, command, served))
+        return self.children[-1]
+
+    def squat(self) -> None:
+        """Another process takes the port, with a switch that serves anybody."""
+        self._squatter = self.service.start().running
+        for name in ("take_join", "take_stream"):
+            setattr(self._squatter, name, lambda *_, name=name: self.told.append(name))
+
+    def unsquat(self) -> None:
+        if self._squatter is not None:
+            self.service.kill()
+            self._squatter = None
+
+    def orphan(self) -> None:
+        """Rank 0's process dies, and its child ends when its jobs have, or some seconds later."""
+        self.is_orphan = True
+        if self.service.endpoint in self.network.services and self._squatter is None:
+            self.network.start(partial(self._end_orphan, self.service.running), "orphan")
+
+    def _end_orphan(self, running: Running) -> None:
+        self.network.wait_for(lambda: not self.service.jobs(), self.network.now() + ORPHAN_S_MAX)
+        self.network.wait_for(running.is_thawed, math.inf)
+        if running.runs:
+            self.service.stop()
+
+    def give_back(self) -> None:
+        """The job is over."""
+        for each in self._ends:
+            each.give_back()
 
 
 class Job:
@@ -122,9 +220,10 @@ class Job:
         self.secret = self.members[0].grant.members_secret
 
     def _join(self, rank: int) -> Membership:
-        return Membership.join(
+        fallback = self.fallback.of(rank, self.config, self.hosts[rank]) if self.fallback is not None else None
+        member = Membership.join(
             self.config,
-            job_name="a-job",
+            job_name=JOB,
             rank=rank,
             world_size=len(self.paths),
             address=self._addresses[rank],
@@ -132,10 +231,13 @@ class Job:
             threads_max=2,
             lanes_max=100,
             can_move=self._can_move,
-            fallback=self.fallback.of(rank) if self.fallback is not None else None,
+            fallback=fallback,
             abort=self._aborts[rank],
             world=self.hosts[rank],
         )
+        if fallback is not None:
+            fallback.know(member.grant)
+        return member
 
     def await_moves(self, times: int) -> list[bytes]:
         """Waits until every worker has moved so many times. Returns the roles of each worker in its last move."""
@@ -165,6 +267,8 @@ class Job:
 
     def leave(self) -> None:
         self.network.run(*(member.leave for member in self.members))
+        if self.fallback is not None:
+            self.fallback.give_back()
 
 
 Start = Callable[..., Job]

@@ -26,6 +26,7 @@ from wiresum.controller.jobs.job import Asker, Job, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.security.revocation import TELL_S
+from wiresum.controller.service.served_jobs import ServedJobs, prove
 from wiresum.controller.store import DeposedError, Store
 from wiresum_lab.clocks.for_threads import Task, VirtualClock, never
 from wiresum_lab.doubles.controller import JobsHarness
@@ -142,6 +143,10 @@ class Host(World):
     def connect(self, endpoint: str, config: AgentConfig, options: Sequence[tuple[str, Any]]) -> Channel:
         return Channel(self, endpoint)
 
+    def listens(self, endpoint: str) -> bool:
+        """Also of a process that is stopped, for which the system accepts connections."""
+        return not self.cut_off and endpoint in self.network.services
+
     def cut(self, how: str) -> None:
         self.cut_off = how
         for call in self.calls:
@@ -244,7 +249,7 @@ class Service:
         self.sizes, self.switches = sizes, switches
         """Sizes of the only switch; `switches` returns the switches if there are several."""
         self.endpoint = f"127.0.0.1:{next(network.ports)}"
-        self._network, self._limits, self._state = network, limits, state
+        self.network, self._limits, self._state = network, limits, state
         self._store: Store | None = None
 
     @property
@@ -260,23 +265,23 @@ class Service:
     @property
     def running(self) -> Running:
         """The present run of the service."""
-        return self._network.services[self.endpoint]
+        return self.network.services[self.endpoint]
 
     def start(self) -> Service:
         if self._state is not None:
-            for other in list(self._network.services.values()):
+            for other in list(self.network.services.values()):
                 if other.owner.state == self.state and not other.frozen:
                     other.owner.kill()  # a deposed service notices before it answers
             self._store = Store(self._state)
             self._store._database.execute("PRAGMA synchronous = OFF")  # no test cuts the power
             self._store.begin()
-        assert self.endpoint not in self._network.services, "its port is taken"
-        self._network.services[self.endpoint] = Running(self._network, self, self._limits, self._store)
+        assert self.endpoint not in self.network.services, "its port is taken"
+        self.network.services[self.endpoint] = Running(self.network, self, self._limits, self._store)
         return self
 
     def kill(self) -> None:
         """Kills the service without a word to workers. Idempotent."""
-        running = self._network.services.pop(self.endpoint, None)
+        running = self.network.services.pop(self.endpoint, None)
         if running is not None:
             running.frozen = False
             running.hang_up()
@@ -288,12 +293,12 @@ class Service:
         """Stops the service, and tells all workers. `keep_jobs` keeps jobs for the next run, as a controller with a
         state does."""
         self.running.close(keep_jobs=keep_jobs)
-        self._network.sleep(STOP_S)
+        self.network.sleep(STOP_S)
         self.kill()
 
     def jobs(self) -> list[Job]:
         """The jobs that have not ended; empty while the service does not run."""
-        if self.endpoint not in self._network.services:
+        if self.endpoint not in self.network.services:
             return []
         return [job for job in self.running.jobs.all() if job.ended is None]
 
@@ -305,6 +310,8 @@ class Running(JobsHarness):
         self._network, self.owner = network, owner
         self.refuses_with = ""
         """The reason with which the switch refuses to admit a job; empty: it admits all."""
+        self.served: ServedJobs | None = None
+        """The only jobs that it serves; None: all."""
         self.forgets = True
         """Whether the switch can evict a job."""
         self.frozen = False
@@ -364,7 +371,7 @@ class Running(JobsHarness):
 
     def turn_out(self) -> Task:
         """Holders of certificates that are revoked: first their jobs are told, and then their calls end."""
-        yield self._is_thawed, math.inf
+        yield self.is_thawed, math.inf
         with self._now():
             if self.runs:
                 self.jobs.expel(self._network.revoked.__contains__, self.now)
@@ -373,12 +380,12 @@ class Running(JobsHarness):
             if call.host.certificate in self._network.revoked:
                 call.refuse(REVOKED)
 
-    def _is_thawed(self) -> bool:
+    def is_thawed(self) -> bool:
         return not self.frozen
 
     @contextlib.contextmanager
     def _now(self) -> Iterator[None]:
-        self._network.wait_for(self._is_thawed, math.inf)
+        self._network.wait_for(self.is_thawed, math.inf)
         self.now = self._network.now()
         yield
         if self.runs:
@@ -402,7 +409,7 @@ class Running(JobsHarness):
             batch, self._unwritten = self._unwritten, []
             for carry_out in (self.write, self.carry_out):
                 yield never, self._network.now() + self.lag_s / 2
-                yield self._is_thawed, math.inf
+                yield self.is_thawed, math.inf
                 if not self.runs:
                     return
                 self.now = self._network.now()
@@ -413,7 +420,7 @@ class Running(JobsHarness):
     def _tick(self) -> Task:
         while self.runs:
             yield never, self._network.now() + TICK_S
-            yield self._is_thawed, math.inf
+            yield self.is_thawed, math.inf
             if self.runs:
                 with self._now():
                     self.jobs.tick(self.now)
@@ -426,6 +433,8 @@ class Running(JobsHarness):
     def take_join(self, request: messages.JoinRequest, call: Call) -> None:
         self._begin(call)
         try:
+            if self.served is not None:
+                self.served.check(request)
             with self._now():
                 worker = self.jobs.ask(request, self.now, Asker(certificate=call.host.certificate))
                 number = worker.call
@@ -437,7 +446,7 @@ class Running(JobsHarness):
             yield lambda: call.is_over, math.inf
             if self._joins.get(worker) is call:
                 del self._joins[worker]
-            yield self._is_thawed, math.inf
+            yield self.is_thawed, math.inf
             if self.runs and not call.is_answered:
                 with self._now():
                     self.jobs.hung_up(worker, number, self.now)
@@ -473,7 +482,7 @@ class Running(JobsHarness):
         yield lambda: call.is_over, math.inf
         if self._streams.get(worker) is call:
             del self._streams[worker]
-        yield self._is_thawed, math.inf
+        yield self.is_thawed, math.inf
         if self.runs:
             with self._now():
                 self.jobs.broken(worker, stream, self.now)
@@ -487,6 +496,8 @@ class Running(JobsHarness):
                     serving = health_pb2.HealthCheckResponse
                     usable = self.jobs.cluster.is_usable()
                     answer = serving(status=serving.SERVING if usable else serving.NOT_SERVING)
+                elif name == "Prove":
+                    answer = messages.Proof(mac=prove(self.served, request))
                 elif name == "Leave":
                     self.jobs.leave(request, self.now)
                     answer = messages.LeaveReply()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent import WorkerLostError
-from wiresum.agent.fallback import listens
+from wiresum.agent.world import WORLD
 from wiresum.torch import creation
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks
@@ -135,9 +135,9 @@ def sums_at_a_switch_of_its_own(rank: int, size: int) -> str:
 def test_workers_of_one_host_need_no_switch_that_somebody_has_started(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(3, variables={"WIRESUM_SWITCH": "local"})
     (service,) = {*cluster.run(sums_at_a_switch_of_its_own)}
-    assert listens(service)
+    assert WORLD.listens(service)
     cluster.stop()
-    wait_until(lambda: not listens(service), "the switch has ended with rank 0")
+    wait_until(lambda: not WORLD.listens(service), "the switch has ended with rank 0")
 
 
 def joins(rank: int, size: int, folder: str, local: int, elsewhere: int) -> str:

@@ -45,7 +45,6 @@ from wiresum.join.served import NONCE_BYTES, ServedJob, pack, proof
 
 log = logging.getLogger(__name__)
 
-CONNECT_S_MAX = 0.25
 PROVE_S_MAX = 1.0
 LOOK_S, LOOK_S_MAX = 0.25, 1.0
 """Between two questions whether a service of the job's own is ready, and how long an answer may take."""
@@ -72,7 +71,7 @@ _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 class Fallback:
     """Of one job's membership. Any thread may call any method."""
 
-    def __init__(self, config: AgentConfig, job_name: str, home: Home | None) -> None:
+    def __init__(self, config: AgentConfig, job_name: str, home: Home | None, world: World = WORLD) -> None:
         """`home`: if this worker starts the switch; it is given back by `give_back`."""
         self.target = config.fallback
         """Its control endpoint, host:port."""
@@ -81,7 +80,7 @@ class Fallback:
         self._config = config
         self._job_name = job_name
         self._secret = b""
-        self._home = home
+        self._home, self._world = home, world
         self._given_back = threading.Lock()
 
     @classmethod
@@ -109,11 +108,12 @@ class Fallback:
     def serves(self) -> bool:
         """Does the switch of this job's rank 0 listen there? It proves that, before this worker says anything there."""
         self.trouble = ""
-        if not self._secret or not listens(self.target):
+        if not self._secret or not self._world.listens(self.target):
             return False
         nonce = secrets.token_bytes(NONCE_BYTES)
         try:
-            with contextlib.closing(Control(replace(self._config, switch=self.target, fallback=OFF))) as control:
+            here = replace(self._config, switch=self.target, fallback=OFF)
+            with contextlib.closing(Control(here, self._world)) as control:
                 challenge = Challenge(job_name=self._job_name, nonce=nonce)
                 said = control.stub().Prove(challenge, timeout=PROVE_S_MAX).mac
             found = "its proof is wrong"
@@ -575,13 +575,6 @@ def _end_listening(held: socket.socket) -> None:
         # To shut down a socket that does not listen would also shut down all connections that it ever takes.
         if held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             held.shutdown(socket.SHUT_RDWR)
-
-
-def listens(endpoint: str) -> bool:
-    host, _, port = endpoint.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), CONNECT_S_MAX):
-        return True
-    return False
 
 
 class _Registry:

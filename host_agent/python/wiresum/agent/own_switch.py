@@ -13,6 +13,7 @@ import time
 from wiresum.agent import fallback
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.polling import sleep_until
+from wiresum.agent.world import WORLD
 from wiresum.join.lanes import lanes_of_mtu
 from wiresum.join.served import pack
 
@@ -36,7 +37,7 @@ def know(endpoint: str) -> None:
 def endpoint() -> str:
     """Where a switch of this run serves; starts one if none does. Raises a `SwitchUnreachableError`."""
     with _lock:
-        if not _known or not fallback.listens(_known[-1]):
+        if not _known or not WORLD.listens(_known[-1]):
             _known.append(_start())
         return _known[-1]
 

@@ -3,6 +3,8 @@ a test gives a membership another one, in virtual time (wiresum_lab/doubles/virt
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +12,8 @@ from wiresum.agent.awake import AwakeClock
 from wiresum.agent.clock import CLOCK, Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.join import credentials
+
+LISTENS_S_MAX = 0.25
 
 
 class World:
@@ -25,6 +29,13 @@ class World:
     def connect(self, endpoint: str, config: AgentConfig, options: Sequence[tuple[str, Any]]) -> Any:
         """A channel of gRPC to host:port. Raises `CredentialsError`."""
         return credentials.open_channel(endpoint, tls=config.tls, insecure=config.insecure, options=options)
+
+    def listens(self, endpoint: str) -> bool:
+        """Does a process listen at host:port?"""
+        host, _, port = endpoint.rpartition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LISTENS_S_MAX):
+            return True
+        return False
 
 
 WORLD = World()
