@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=int(os.environ.get("WIRESUM_SIM_SEEDS", "0")),
         help="run each simulation with so many seeds (default: WIRESUM_SIM_SEEDS, or the tier's)",
     )
-    group.addoption("--first-seed", type=int, default=0, help="the first of --seeds (default: 0)")
+    group.addoption("--first-seed", type=int, default=0, help="the first of so many seeds (default: 0)")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
