@@ -94,6 +94,19 @@ def here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], start_new_session=True, **options)
 
 
+def outcome(process: subprocess.Popen[str]) -> str:
+    """The output of a process, which must succeed."""
+    said, errors = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    return said
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kills a process with pipes."""
+    process.kill()
+    process.communicate(timeout=2 * PATIENCE_S)
+
+
 class Program:
     """A process, from construction to `stop`."""
 

@@ -20,6 +20,7 @@ from wiresum.cli.paths import paths
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import end, outcome
 
 FOLDER = Path(__file__).resolve().parent
 DEV = FOLDER.parents[2] / "build/dev"
@@ -94,22 +95,10 @@ def start(worker: Path, control: str, tmp_path: Path) -> Iterator[Start]:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            stack.callback(_end, process)
+            stack.callback(end, process)
             return process
 
         yield start_one
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
-
-
-def outcome(process: subprocess.Popen[str]) -> str:
-    """The output of a program, which must have succeeded."""
-    out, errors = process.communicate(timeout=2 * PATIENCE_S)
-    assert process.returncode == 0, errors
-    return out
 
 
 def await_line(process: subprocess.Popen[str], line: str) -> None:

@@ -130,12 +130,12 @@ Request* Connection::post(void* memory, std::size_t bytes, int tag) {
   if (requests_.size() >= NCCL_NET_MAX_REQUESTS) return nullptr;
   requests_.push_back({.connection = this, .memory = static_cast<std::byte*>(memory), .bytes = bytes, .tag = tag});
   Request* const posted = &requests_.back();
-  move_on();
+  advance();
   return posted;
 }
 
 bool Connection::test(Request* request, std::size_t& bytes) {
-  if (!request->is_complete) move_on();
+  if (!request->is_complete) advance();
   if (!request->is_complete) return false;
   bytes = request->bytes;
   requests_.remove_if([request](const Request& one) { return &one == request; });
@@ -153,7 +153,7 @@ std::size_t Connection::moved(ssize_t result) const {
   return 0;
 }
 
-void Sender::move_on() {
+void Sender::advance() {
   for (Request& request : requests_) {
     if (request.is_complete) continue;
     Header header{.magic = kMessageMagic, .bytes = request.bytes, .tag = request.tag, .zero = 0};
@@ -174,7 +174,7 @@ void Sender::move_on() {
   }
 }
 
-void Receiver::move_on() {
+void Receiver::advance() {
   while (current_ != nullptr || std::ranges::any_of(requests_, [](const Request& one) { return !one.is_complete; })) {
     if (current_ == nullptr) {
       if (!has_received_header()) return;

@@ -91,7 +91,7 @@ class Connection {
   bool test(Request* request, std::size_t& bytes);
 
  protected:
-  virtual void move_on() = 0;
+  virtual void advance() = 0;
   [[noreturn]] void fail(ncclResult_t result, const std::string& cause) const;
   /// The bytes that a call of the system moved; 0: none now. Throws Refused if it failed.
   [[nodiscard]] std::size_t moved(ssize_t result) const;
@@ -106,7 +106,7 @@ class Sender final : public Connection {
   using Connection::Connection;
 
  private:
-  void move_on() override;
+  void advance() override;
   std::size_t sent_ = 0;  // of the first message that is not complete: header and bytes
 };
 
@@ -115,7 +115,7 @@ class Receiver final : public Connection {
   using Connection::Connection;
 
  private:
-  void move_on() override;
+  void advance() override;
   bool has_received_header();
   Request* receive_for_header();
 

@@ -376,6 +376,5 @@ int main(int count, char** arguments) {
   scenario->second(count > 6 ? arguments[6] : "");
   check(library.collnet->finalize(library.context), "finalize of collnet");
   check(library.net->finalize(nullptr), "finalize of net");
-  say("done");
   return 0;
 }

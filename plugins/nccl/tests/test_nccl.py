@@ -30,7 +30,7 @@ from wiresum.cli.paths import paths
 from wiresum.controller import JoinServer, Limits
 from wiresum.switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import wait_until
+from wiresum_lab.processes import end, outcome, wait_until
 
 FOLDER = Path(__file__).resolve().parent
 HOST = "127.0.0.1"
@@ -105,24 +105,11 @@ def start(node: Path, library: Path, control: str, tmp_path: Path) -> Iterator[S
                     stderr=subprocess.PIPE,
                     text=True,
                 )
-                stack.callback(_end, process)
+                stack.callback(end, process)
                 made.append(process)
             return made
 
         yield start_all
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate(timeout=2 * PATIENCE_S)
-
-
-def outcome(process: subprocess.Popen[str]) -> str:
-    """The output of a node, which must have succeeded."""
-    said, errors = process.communicate(timeout=2 * PATIENCE_S)
-    assert process.returncode == 0, errors
-    assert said.endswith("done\n"), errors
-    return said
 
 
 @pytest.mark.parametrize(("size", "communicators"), [(2, 1), slow(3, 2), slow(4, 5)])
@@ -294,7 +281,7 @@ class Nodes:
 
     def end(self) -> None:
         for node in self._nodes:
-            _end(node)
+            end(node)
         self._service.stop()
 
 
