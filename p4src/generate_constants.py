@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+import tomli
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = REPOSITORY / "p4src/constants.toml"
@@ -79,7 +76,7 @@ class Table:
 
 
 def read() -> Table:
-    document: Mapping[str, Any] = tomllib.loads(TABLE.read_text())
+    document: Mapping[str, Any] = tomli.loads(TABLE.read_text())
     header = {name: Field(offset, bits, _sentence(text)) for name, (offset, bits, text) in document["header"].items()}
     at = 0
     for name, field in header.items():

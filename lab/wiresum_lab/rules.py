@@ -23,12 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from . import REPOSITORY, tracked_files
+import tomli
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from . import REPOSITORY, tracked_files
 
 PAGE = "docs/protocol.md"
 READ = "lab/wiresum_lab/rules_read.txt"
@@ -89,7 +86,7 @@ def cited_in_sources(root: Path, files: list[Path]) -> Iterator[Citation]:
 
 def cited_for_p4(root: Path, complaints: list[str]) -> Iterator[Citation]:
     """By file and text, which occurs in one line of the file."""
-    for name, texts in tomllib.loads((root / P4).read_text()).items():
+    for name, texts in tomli.loads((root / P4).read_text()).items():
         lines = (root / name).read_text().splitlines()
         for text, rules in texts.items():
             at = [number for number, line in enumerate(lines, start=1) if text in line]

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+import tomli
 
 PROVED = Path("lab/tests/proved.toml")
 """The file of digests, relative to the checkout."""
@@ -78,7 +74,7 @@ def digests(root: Path) -> dict[str, str]:
 def unproved(root: Path) -> set[str]:
     """The parts that differ from the last good nightly run's."""
     path = root / PROVED
-    proved = tomllib.loads(path.read_text()) if path.is_file() else {}
+    proved = tomli.loads(path.read_text()) if path.is_file() else {}
     return {name for name, found in digests(root).items() if proved.get(name) != found}
 
 

@@ -6,15 +6,11 @@ comes from the table, not from the run, so that load cannot exceed the budget. `
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+import tomli
 
 TABLE = Path("lab/tests/times.toml")
 """The file of the table, relative to the checkout."""
@@ -50,7 +46,7 @@ class Table(NamedTuple):
 
 
 def parse(text: str) -> Table:
-    found = tomllib.loads(text)
+    found = tomli.loads(text)
     return Table(float(found["budget_s"]), {tier: found.get(tier, {}) for tier in TIERS})
 
 
