@@ -35,21 +35,6 @@ from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import unused_port, wait_until
 
 SLOTS, LANES = 64, 16
-CONFIG = """\
-[controller]
-listen = "127.0.0.1:{port}"
-state = "{state}"
-
-[[switch]]
-name = "leaf"
-kind = "software"
-p4runtime = "{p4runtime}"
-address = "127.0.0.1"
-port = {data_port}
-lanes = 16
-slots = 64
-"""
-
 FORKER = '''
 """Each line of standard input is an order: a configuration, and where to die."""
 import dataclasses, json, os, signal, sys
@@ -190,11 +175,7 @@ def port() -> int:
 def forker(switch: ProgrammedSwitch, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerForker]:
     folder = tmp_path_factory.mktemp("crash")
     path = folder / "cluster.toml"
-    path.write_text(
-        CONFIG.format(
-            port=port, state=folder / "state", p4runtime=switch.p4runtime, data_port=switch.switch.endpoint.port
-        )
-    )
+    path.write_text(switch.configuration(port))
     with contextlib.closing(ControllerForker(path)) as forker:
         yield forker
 

@@ -27,22 +27,6 @@ from wiresum_lab.doubles.p4runtime_proxy import programmed_switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import unused_port, wait_until
 
-CONFIG = """\
-[controller]
-listen = "127.0.0.1:{port}"
-state = "state"
-
-[[switch]]
-name = "leaf"
-kind = "software"
-p4runtime = "{p4runtime}"
-address = "127.0.0.1"
-port = {data}
-lanes = 16
-slots = 64
-"""
-
-
 # The rules, in virtual time.
 
 
@@ -152,7 +136,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with contextlib.ExitStack() as cleanup:
         made = cleanup.enter_context(programmed_switch(slots=64, lanes_max=16))
         path = tmp_path / "cluster.toml"
-        path.write_text(CONFIG.format(port=unused_port(), p4runtime=made.p4runtime, data=made.switch.endpoint.port))
+        path.write_text(made.configuration(unused_port()))
         config = configuration.load(path)
         assert config.state is not None
         store = cleanup.enter_context(contextlib.closing(Store(config.state, busy_s_max=0.0)))

@@ -428,15 +428,3 @@ def test_keys_that_another_controller_with_the_same_random_bits_gave_are_not_giv
     for folder in folders:
         with contextlib.closing(Controller(site, folder, used)) as controller:
             run_a_job(controller, "after-the-copy", 2000)
-
-
-def test_a_backup_is_not_restored_under_a_controller(site: Site, tmp_path: Path) -> None:
-    saved = Backup(tmp_path)
-    with contextlib.closing(Controller(site, saved.folder, set())) as serving:
-        saved.make()
-        before = {path.name: path.read_bytes() for path in saved.folder.iterdir()}
-        arguments = ["--config", str(tmp_path / "cluster.toml"), "--force", str(tmp_path / "backup.tar")]
-        refused = CliRunner().invoke(restore, arguments)
-        assert (refused.exit_code, "a controller uses the state" in refused.output) == (1, True), refused.output
-        assert {path.name: path.read_bytes() for path in saved.folder.iterdir()} == before
-        assert serving.slots_free == SLOTS

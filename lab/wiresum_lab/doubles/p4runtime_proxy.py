@@ -22,6 +22,7 @@ from wiresum.controller.p4runtime.client import Times
 from wiresum.switch.p4runtime import P4RuntimeServer
 from wiresum.switch.software_switch import SoftwareSwitch
 from wiresum_lab.patience import PATIENCE_S
+from wiresum_lab.processes import SwitchAt, controller_config
 
 PATIENT = Times(handshake_s_max=PATIENCE_S, probe_answer_s_max=PATIENCE_S, call_s_max=PATIENCE_S)
 """Time-outs so long that a controller does not take a switch on a busy machine for dead."""
@@ -47,6 +48,12 @@ class ProgrammedSwitch:
         sizes, (address, port) = self.switch.sizes, self.switch.endpoint
         pipeline = device_config.software(lanes=sizes.lanes_max, slots=sizes.slots)
         return Target("leaf", "software", self.p4runtime, self.device, pipeline, address, port=port)
+
+    def configuration(self, listen: int) -> str:
+        """The configuration of a controller that drives this switch alone, and serves joins at this port."""
+        sizes, p4runtime = self.switch.sizes, int(self.p4runtime.rpartition(":")[2])
+        at = SwitchAt("leaf", p4runtime, self.switch.endpoint.port)
+        return controller_config(listen=listen, switches=[at], slots=sizes.slots, lanes=sizes.lanes_max)
 
 
 @contextlib.contextmanager

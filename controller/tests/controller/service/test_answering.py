@@ -36,13 +36,6 @@ TIMES = Times()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with contextlib.closing(Store(tmp_path)) as store:
-        store.begin()
-        yield store
-
-
-@pytest.fixture
 def server(driver: RecordingDriver, store: Store, clock: FrozenClock) -> Iterator[JoinServer]:
     server = JoinServer(driver, store=store, clock=clock, times=Times(write_s_max=PATIENCE_S, write_retry_s=0.05))
     server.start(port=0)
