@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -133,21 +132,6 @@ def test_the_command_asks_each_controller_and_says_it_by_its_status(
     said = CliRunner().invoke(upgrade, arguments).output
     assert "Do not upgrade it" in said and "cannot be upgraded" not in said, "nobody knows whether it can"
     assert CliRunner().invoke(upgrade, arguments[1:]).exit_code == 2, "it only checks"
-
-
-def test_the_controllers_may_be_those_of_configurations(service: WrittenService, tmp_path: Path) -> None:
-    service.reports = [report("active")]
-    config = tmp_path / "cluster.toml"
-    config.write_text(f'[controller]\nlisten = "{service.target}"\n')
-    arguments = ["--check", "--switch", "nowhere.invalid", "--config", str(config)]
-    assert f"{service.target}, active: " in CliRunner().invoke(upgrade, arguments).output
-    for text in ("[controller]", "listen", "controller = 3"):
-        config.write_text(text)
-        done = CliRunner().invoke(upgrade, arguments)
-        assert done.exit_code == 1 and "does not say where a controller listens" in done.output
-    config.write_text('[controller]\nlisten = "0.0.0.0:43487"\n')
-    done = CliRunner().invoke(upgrade, arguments)
-    assert done.exit_code == 1 and "listens at every address (0.0.0.0:43487): name one" in done.output
 
 
 def test_this_installation_and_a_report_are_compared_by_the_same_names() -> None:

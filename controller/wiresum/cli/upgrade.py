@@ -4,10 +4,8 @@ order."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,11 +14,6 @@ from wiresum.cli.options import json_option
 from wiresum.cli.service import Service, ServiceError, service_options
 from wiresum.cli.text import visible
 from wiresum.cli.versions import in_words, installed, of_service, of_switch
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from wiresum import join
@@ -31,7 +24,6 @@ RESTART = "stop, upgrade and start it"
 EPILOG = """\b
 Examples:
   wiresum upgrade --check --switch 10.0.0.5:43487,10.0.0.6:43487
-  wiresum upgrade --check --config /etc/wiresum/cluster.toml --config /etc/wiresum/standby.toml
   wiresum upgrade --check --json | jq '.problems'
 """
 
@@ -50,26 +42,16 @@ class Plan:
 
 @click.command(epilog=EPILOG)
 @click.option("--check", is_flag=True, required=True, help="Say it, and change nothing: this command never does.")
-@click.option(
-    "--config",
-    "configs",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Ask the controller that this configuration describes, instead of those of --switch. May be repeated: the "
-    "standby has a file of its own.",
-)
 @json_option
 @service_options
-def upgrade(service: Service, check: bool, configs: tuple[Path, ...], as_json: bool) -> None:
+def upgrade(service: Service, check: bool, as_json: bool) -> None:
     """Say whether a cluster can be upgraded to this installation while jobs run, in which order, and what they lose.
 
     Name all its controllers, with commas between them. Each is asked for its versions, and for those of its switches.
     Exits with status 0 if it can be done, and 1 if not.
     """
-    targets = [_listen(path) for path in configs] or service.targets
-    with Service(",".join(targets), tls=service.tls, insecure=service.insecure) as controllers:
-        reports: dict[str, join.Report | str] = {**controllers.standbys()}
-    for target in [target for target in targets if target not in reports]:
+    reports: dict[str, join.Report | str] = {**service.standbys()}
+    for target in [target for target in service.targets if target not in reports]:
         with Service(target, tls=service.tls, insecure=service.insecure) as alone:
             try:
                 reports[target] = alone.report()
@@ -80,22 +62,6 @@ def upgrade(service: Service, check: bool, configs: tuple[Path, ...], as_json: b
     click.echo(json.dumps({"installed": ours} | asdict(found)) if as_json else visible_lines(found, ours))
     if found.problems:
         raise click.exceptions.Exit(1)
-
-
-def _listen(path: Path) -> str:
-    try:
-        listen = str(tomllib.loads(path.read_text())["controller"]["listen"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise click.ClickException(
-            f"{path} does not say where a controller listens ({error!r}): name that controller with --switch instead; "
-            f"`wiresum controller check` says whether the file is in order"
-        ) from error
-    if listen.startswith("0.0.0.0:"):
-        raise click.ClickException(
-            f"the controller of {path} listens at every address ({listen}): name one that its certificate has with "
-            f"--switch instead"
-        )
-    return listen
 
 
 def visible_lines(found: Plan, ours: Mapping[str, str]) -> str:
