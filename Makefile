@@ -215,5 +215,5 @@ deb: $(ready)-dev  ##! build a Debian package into dist, and try it
 clean:  ##! remove what was built, not the virtual environment
 	rm -rf build dist
 	rm -f $(VENV)/.ready-*
-	find host_agent plugins soft_switch controller p4src bmv2_tests mininet lab science \
+	find host_agent plugins soft_switch controller p4src conformance bmv2_tests mininet lab science \
 	  \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +

@@ -4,11 +4,8 @@ Theory of operation. A `Bmv2Star` gives a switch with PORTS ports. Its hosts los
 answers what the switch sends. Instead, frames are sent and received through packet sockets that were opened in the
 hosts' namespaces. The controller's tables name HOSTS hosts, which do not exist, spread over the ports.
 
-The harness does not wait to see that nothing comes out. bmv2 takes the frames of each port in order through one
-pipeline, and sends the frames to each port in order. So two pings to the switch, sent one after the other at every
-port, show that all earlier frames have been handled and that their results have arrived. (The answer to the first ping
-at a port shows that the frames sent at that port have been through the pipeline. The answer to the second one comes
-behind everything that the frames of other ports caused.)
+wiresum.conformance.wires says how the harness knows that nothing more comes out. It sends pings for that, since
+the jobs in the switch are the tests' alone.
 """
 
 from __future__ import annotations
@@ -24,11 +21,14 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import NamedTuple
 
-from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from bmv2_tests.frames import Host as FrameHost
-from bmv2_tests.frames import UdpFrame
+from wiresum.conformance.frames import Host as FrameHost
+from wiresum.conformance.frames import UdpFrame, icmp_frame
+from wiresum.conformance.p4runtime import Programmed
+from wiresum.conformance.scenarios import PROFILES
+from wiresum.conformance.wires import Wires, open_interface
 from wiresum.controller import REASONS, Endpoint, JobCounters, JobEntry
 from wiresum.controller.driver import Uplink
 from wiresum.controller.jobs.slot_pool import SlotPool
@@ -38,7 +38,6 @@ from wiresum_lab.doubles.p4runtime_proxy import PATIENT
 from wiresum_lab.doubles.workers import DATA, Packet
 from wiresum_lab.namespaces.bmv2_star import Bmv2Star
 from wiresum_lab.namespaces.star import STAR_DEVICE
-from wiresum_lab.namespaces.star import Host as StarHost
 from wiresum_lab.patience import PATIENCE_S
 
 PORTS = 4
@@ -46,17 +45,11 @@ HOSTS = 64
 WORKER_PORT = 20_000
 """The base UDP port of every worker."""
 NUMBER_AT_PARENT = 5
-RECEIVE_BYTES = 16 << 20
-FRAME_BYTES_MAX = 65_536
 PING_ID = 0x5749
 TENSOR, CHUNK = 0x01020304, 0x05060708
 """All bytes differ, so a moved or swapped field is noticed."""
 
 _CLONE_NEWNET = 0x40000000
-# Constants of packet(7) and socket(7).
-_SOL_PACKET, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING, _SO_RCVBUFFORCE = 263, 8, 23, 33
-_AUXDATA, _STATUS_VLAN_VALID = struct.Struct("=IIIHHHH"), 0x10
-_ETH_P_ALL = 3
 
 
 class Copy(NamedTuple):
@@ -102,11 +95,10 @@ class Bmv2Harness:
         self.program = program or device_config.bmv2()
         self.hosts = [_imagined_host(number) for number in range(HOSTS)]
         self._cleanup = contextlib.ExitStack()
-        self._pings = self._jobs = self._elections = 0
+        self._jobs = self._elections = 0
         with contextlib.ExitStack() as attempt:
             self.star = attempt.enter_context(Bmv2Star(PORTS - 1, pipeline=self.program))
-            ends = [*self.star.workers, self.star.control_host]
-            self._sockets = [attempt.enter_context(_cable(host)) for host in ends]
+            self._wires = PingedWires(attempt.enter_context(cables(self.star)), own_of(self.star))
             self.switch, self.leases = self._loaded()
             self._cleanup = attempt.pop_all()
 
@@ -181,10 +173,7 @@ class Bmv2Harness:
 
     def exchange(self, frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Sends frames, each at its port, and gives all frames that come out, by port and in order."""
-        for port, frame in frames:
-            self._sockets[port].send(frame)
-        came = [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
-        return came + [(port, frame) for port, frames_of in enumerate(self._ping_everywhere()) for frame in frames_of]
+        return self._wires.exchange(list(frames))
 
     def copies(self, frames: Iterable[tuple[int, bytes]]) -> tuple[Copy, ...]:
         """Sends frames and gives the RESULTs that come out; nothing else may come out."""
@@ -208,28 +197,6 @@ class Bmv2Harness:
     def mac(self) -> bytes:
         """The switch's."""
         return bytes.fromhex(self.star.mac.replace(":", ""))
-
-    def _ping_everywhere(self) -> list[list[bytes]]:
-        """Pings at every port, and gives what arrived at each before the answer."""
-        self._pings += 1
-        sequence = self._pings & 0xFFFF
-        for port in range(PORTS):
-            self._sockets[port].send(self._ping(port, sequence))
-        return [self._until_answer(port, sequence) for port in range(PORTS)]
-
-    def _ping(self, port: int, sequence: int) -> bytes:
-        ethernet, ip = Ether(src=f"02:00:00:00:00:{port:02x}", dst=self.star.mac), IP(src="10.111.9.9")
-        ip.dst = self.star.address
-        return bytes(ethernet / ip / ICMP(id=PING_ID, seq=sequence))
-
-    def _until_answer(self, port: int, sequence: int) -> list[bytes]:
-        came: list[bytes] = []
-        answer = b"\0\0" + PING_ID.to_bytes(2, "big") + sequence.to_bytes(2, "big")
-        while True:
-            frame = _receive(self._sockets[port])
-            if frame[23:24] == b"\x01" and frame[34:36] + frame[38:42] == answer:
-                return came
-            came.append(frame)
 
 
 @dataclass(frozen=True)
@@ -285,28 +252,51 @@ def _imagined_host(number: int) -> Host:
     return Host(f"host{number}", f"10.111.1.{number + 1}", f"02:00:0a:6f:01:{number + 1:02x}", number % PORTS)
 
 
-def _cable(host: StarHost) -> socket.socket:
-    """A packet socket at the far end of a host's link; the host's kernel no longer answers."""
-    host.run(["ip", "address", "flush", "dev", STAR_DEVICE])
-    with inside(host.namespace):
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BYTES)
-    made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-    made.bind((STAR_DEVICE, 0))
-    made.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-    made.settimeout(PATIENCE_S)
-    return made
+class PingedWires(Wires):
+    """Wires whose fences are pings to the switch."""
+
+    def send_fence(self, port: int, thread: int) -> tuple[int, int]:
+        self.sent = self.sent + 1 & 0xFFFF
+        asker = FrameHost(bytes.fromhex(f"0200000000{port:02x}"), IPv4Address("10.111.9.9"))
+        self.send(port, icmp_frame(8, asker, self.own, struct.pack("!HH", PING_ID, self.sent)))
+        return port, self.sent
+
+    def fence_in(self, port: int, content: bytes) -> tuple[int, int] | None:
+        is_answer = (
+            content[23:24] == b"\x01" and content[34:36] == b"\0\0" and content[38:40] == PING_ID.to_bytes(2, "big")
+        )
+        return (port, int.from_bytes(content[40:42], "big")) if is_answer else None
+
+    def counts(self, port: int, content: bytes) -> bool:
+        return True
 
 
-def _receive(cable: socket.socket) -> bytes:
-    """A frame as it was on the link: the kernel removes a VLAN tag and gives it separately (packet(7))."""
-    frame, beside, _, _ = cable.recvmsg(FRAME_BYTES_MAX, socket.CMSG_SPACE(_AUXDATA.size))
-    for level, kind, data in beside:
-        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
-            status, _, _, _, _, tag, ethertype = _AUXDATA.unpack_from(data)
-            if status & _STATUS_VLAN_VALID:
-                return frame[:12] + struct.pack("!HH", ethertype, tag) + frame[12:]
-    return frame
+def own_of(star: Bmv2Star) -> FrameHost:
+    return FrameHost(bytes.fromhex(star.mac.replace(":", "")), IPv4Address(star.address))
+
+
+@contextlib.contextmanager
+def cables(star: Bmv2Star) -> Iterator[dict[int, socket.socket]]:
+    """Packet sockets at the far ends of all links; the hosts' kernels no longer answer."""
+    with contextlib.ExitStack() as cleanup:
+        made = {}
+        for port, end in enumerate([*star.workers, star.control_host]):
+            end.run(["ip", "address", "flush", "dev", STAR_DEVICE])
+            with inside(end.namespace):
+                made[port] = cleanup.enter_context(open_interface(STAR_DEVICE))
+        yield made
+
+
+@contextlib.contextmanager
+def programmed_bmv2(program: Pipeline | None = None) -> Iterator[Programmed]:
+    """bmv2 as the conformance suite sees a switch."""
+    program = program or device_config.bmv2()
+    with Bmv2Star(PORTS - 1, pipeline=program) as star, cables(star) as sockets:
+        client = Client(star.p4runtime, star.device, election_id=STANDBY_ID + 1, times=PATIENT)
+        client.wait_ready()
+        wires = Wires(sockets, own_of(star), fence_s_max=PATIENCE_S)
+        with contextlib.closing(Programmed(client, program, wires, frozenset(PROFILES))) as switch:
+            yield switch
 
 
 @contextlib.contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame
 from bmv2_tests.test_tofino_forwarding import ELSEWHERE, JOB, MEMBERS, complete, contribution
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
 from bmv2_tests.tofino_network import STRANGER, SWITCH, TofinoNetwork
+from wiresum.conformance.frames import Host, UdpFrame, arp_frame, icmp_frame
 from wiresum.join.constants import FLOOD_GROUP, SWITCH_PORT
 
 FIRST, SECOND, THIRD = 41, 42, 43
@@ -33,13 +33,13 @@ def left(network: TofinoNetwork, port: int, frame: bytes, expected: int) -> list
 
 @pytest.mark.parametrize("payload", [b"x" * 18, contribution(MEMBERS[0])])
 def test_traffic_of_others_is_flooded_unchanged_to_all_other_ports(network: TofinoNetwork, payload: bytes) -> None:
-    network.switch.replicate(FLOOD_GROUP, [(port, 0) for port in (FIRST, SECOND, THIRD)])
+    network.chip.replicate(FLOOD_GROUP, [(port, 0) for port in (FIRST, SECOND, THIRD)])
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
     assert left(network, SECOND, frame, 2) == [(FIRST, frame), (THIRD, frame)]
 
 
 def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) -> None:
-    network.switch.insert("forward", {"mac": int.from_bytes(ELSEWHERE.mac, "big")}, "forward_to", {"port": SECOND})
+    network.chip.insert("forward", {"mac": int.from_bytes(ELSEWHERE.mac, "big")}, "forward_to", {"port": SECOND})
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack()
     assert left(network, FIRST, frame, 1) == [(SECOND, frame)]
     assert left(network, SECOND, frame, 0) == [], "a frame does not leave by its own port"
@@ -47,11 +47,11 @@ def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) 
 
 @pytest.mark.parametrize("length", [65, 66, 100, 322 - CHECK_SEQUENCE_BYTES - 1])
 def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
-    network.switch.replicate(FLOOD_GROUP, [(FIRST, 0)])
+    network.chip.replicate(FLOOD_GROUP, [(FIRST, 0)])
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
     assert left(network, SECOND, frame, 1) == [(FIRST, frame)]
     assert left(network, SECOND, frame[:length], 0) == []
-    assert network.switch.late() == []
+    assert network.chip.late() == []
 
 
 @pytest.mark.parametrize("length", [65, 66, 322 - CHECK_SEQUENCE_BYTES - 1])
@@ -71,7 +71,7 @@ def test_a_contribution_that_ends_within_its_header_is_refused(network: TofinoNe
 
 def test_a_frame_of_others_without_its_last_bytes_passes_unchanged(network: TofinoNetwork) -> None:
     """The parser takes the check sequence for the missing bytes, and the frame leaves with its original length."""
-    network.switch.replicate(FLOOD_GROUP, [(FIRST, 0)])
+    network.chip.replicate(FLOOD_GROUP, [(FIRST, 0)])
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
     cut = frame[:-CHECK_SEQUENCE_BYTES]
     assert left(network, SECOND, cut, 1) == [(FIRST, cut)]
@@ -93,7 +93,7 @@ def test_a_contribution_with_a_wrong_ipv4_checksum_is_refused(network: TofinoNet
 
 
 def test_a_frame_of_others_keeps_a_wrong_ipv4_checksum(network: TofinoNetwork) -> None:
-    network.switch.replicate(FLOOD_GROUP, [(FIRST, 0)])
+    network.chip.replicate(FLOOD_GROUP, [(FIRST, 0)])
     frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello" * 4).pack())
     frame[14 + 8] ^= 1
     assert left(network, SECOND, bytes(frame), 1) == [(FIRST, bytes(frame))]
@@ -112,6 +112,6 @@ def test_a_ping_to_the_switch_is_answered(network: TofinoNetwork, body: bytes) -
 
 
 def test_a_congestion_mark_reaches_the_workers(network: TofinoNetwork) -> None:
-    copies = [*complete(network, ecn=3), *network.switch.late()]
+    copies = [*complete(network, ecn=3), *network.chip.late()]
     frames = [UdpFrame.unpack(copy.frame) for copy in copies]
     assert [frame.ecn for frame in frames] == [3] * JOB.workers

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from bmv2_tests.frames import UdpFrame
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_network import MAIN, TofinoNetwork
-from bmv2_tests.vectors import Job as TofinoJob
+from wiresum.conformance.frames import UdpFrame
+from wiresum.conformance.scenarios import Job as TofinoJob
 from wiresum_lab.doubles.workers import CIRCLE, DATA, EMPTY, MISSING, QUESTION, RESULT, Misdeeds, Packet, first_round
 
 if TYPE_CHECKING:

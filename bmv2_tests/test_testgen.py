@@ -21,11 +21,11 @@ import pytest
 
 from bmv2_tests import testgen
 from bmv2_tests.bmv2_harness import Bmv2Harness
-from bmv2_tests.frames import PROTOCOL_UDP
 from bmv2_tests.testgen import CASES, Case, Frame, complaint
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
 from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
+from wiresum.conformance.frames import PROTOCOL_UDP
 from wiresum.controller.p4runtime import own
 from wiresum.controller.p4runtime.desired import Entity
 from wiresum.controller.p4runtime.tables import Tables

@@ -8,11 +8,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from bmv2_tests.frames import Host, UdpFrame, arp_frame, icmp_frame, internet_checksum
 from bmv2_tests.tna_interpreter.switch import Copy, Switch
 from bmv2_tests.tna_interpreter.tables import Match
 from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, TofinoNetwork, write
-from bmv2_tests.vectors import Job, Member
+from wiresum.conformance.frames import Host, UdpFrame, arp_frame, icmp_frame, internet_checksum
+from wiresum.conformance.scenarios import Job, Member
 from wiresum.controller.p4runtime import own
 from wiresum.join.constants import FLOOD_GROUP, PARENT, SWITCH_PORT, Header, Kind
 
@@ -62,7 +62,7 @@ def complete(network: TofinoNetwork, kind: int = DATA, *, ecn: int = 0) -> list[
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 18, contribution(MEMBERS[0]), contribution(MEMBERS[0], EMPTY)])
 def test_traffic_of_others_is_flooded_unchanged_to_all_other_ports(network: TofinoNetwork, payload: bytes) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
+    network.chip.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, payload, ecn=1, dscp=9, ttl=3).pack()
     sent = network.send(2, frame)
     assert [(copy.port, copy.frame) for copy in sent] == [(1, frame), (3, frame)]
@@ -70,9 +70,9 @@ def test_traffic_of_others_is_flooded_unchanged_to_all_other_ports(network: Tofi
 
 
 def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
+    network.chip.groups[FLOOD_GROUP] = [(port, 0) for port in (1, 2, 3)]
     match = {"mac": int.from_bytes(ELSEWHERE.mac, "big")}
-    network.switch.program.tables["forward"].insert(match, "forward_to", {"port": 3})
+    network.chip.program.tables["forward"].insert(match, "forward_to", {"port": 3})
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack()
     assert [(copy.port, copy.frame) for copy in network.send(1, frame)] == [(3, frame)]
     assert network.send(3, frame) == [], "a frame does not leave by its own port"
@@ -81,7 +81,7 @@ def test_frames_to_a_known_host_leave_by_its_port_alone(network: TofinoNetwork) 
 @pytest.mark.parametrize("length", [14, 20, 33, 34, 41, 42, 65, 66, 100, 321])
 def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNetwork, length: int) -> None:
     """The remaining bytes count as that header, and would be missing in the frame that leaves."""
-    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    network.chip.groups[FLOOD_GROUP] = [(1, 0)]
     frame = UdpFrame(STRANGER, ELSEWHERE, 5000, SWITCH_PORT, contribution(MEMBERS[0])).pack()
     assert [copy.frame for copy in network.send(2, frame)] == [frame]
     assert network.send(2, frame[:length]) == []
@@ -90,13 +90,13 @@ def test_frames_of_others_that_end_within_a_header_are_dropped(network: TofinoNe
 
 @pytest.mark.parametrize("ether_type", ["88cc", "86dd", "0003"])
 def test_frames_of_other_protocols_pass_unchanged(network: TofinoNetwork, ether_type: str) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    network.chip.groups[FLOOD_GROUP] = [(1, 0)]
     frame = ELSEWHERE.mac + STRANGER.mac + bytes.fromhex(ether_type) + bytes(range(46))
     assert [(copy.port, copy.frame) for copy in network.send(2, frame)] == [(1, frame)]
 
 
 def test_a_frame_of_others_keeps_a_wrong_ipv4_checksum(network: TofinoNetwork) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(1, 0)]
+    network.chip.groups[FLOOD_GROUP] = [(1, 0)]
     frame = bytearray(UdpFrame(STRANGER, ELSEWHERE, 5000, 80, b"hello").pack())
     frame[14 + 8] ^= 1
     assert network.send(2, bytes(frame))[0].frame == bytes(frame)
@@ -112,7 +112,7 @@ def test_arp_for_the_switch_is_answered(network: TofinoNetwork) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0", own.KEYS_ADDRESS, "0.0.0.2", "10.0.0.2"])
 def test_arp_for_an_address_that_is_not_the_switchs_is_not_answered(network: TofinoNetwork, address: str) -> None:
     """Nor for the one under which the controller keeps its number."""
-    write(network.switch, own.keys_given(own.KeysGiven(64, 0xBEEF)))
+    write(network.chip, own.keys_given(own.KeysGiven(64, 0xBEEF)))
     asked = Host(bytes(6), IPv4Address(address))
     for destination in (b"\xff" * 6, SWITCH.mac, bytes(6)):
         assert network.send(5, arp_frame(1, STRANGER, asked, to=destination)) == []
@@ -127,7 +127,7 @@ def test_arp_to_the_switchs_mac_is_answered_and_to_anothers_is_not(network: Tofi
 
 
 def test_arp_for_others_is_flooded(network: TofinoNetwork) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
+    network.chip.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
     frame = arp_frame(1, STRANGER, Host(bytes(6), ELSEWHERE.address), to=b"\xff" * 6)
     assert [(copy.port, copy.frame) for copy in network.send(5, frame)] == [(1, frame)]
 
@@ -141,7 +141,7 @@ def test_a_ping_to_the_switch_is_answered(network: TofinoNetwork, body: bytes) -
 
 @pytest.mark.parametrize("mac", [b"\xff" * 6, bytes.fromhex("01005e000001"), ELSEWHERE.mac])
 def test_a_ping_to_another_mac_is_not_the_switchs(network: TofinoNetwork, mac: bytes) -> None:
-    network.switch.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
+    network.chip.groups[FLOOD_GROUP] = [(1, 0), (5, 0)]
     frame = icmp_frame(8, STRANGER, Host(mac, SWITCH.address), b"\x12\x34\x00\x01ping")
     assert [(copy.port, copy.frame) for copy in network.send(5, frame)] == [(1, frame)]
     assert network.packets().total() == 0
@@ -203,20 +203,20 @@ def test_only_packets_that_return_words_of_a_sum_recirculate(
 ) -> None:
     passes = PASSES_AGAIN[generation] if has_words else 0
     assert len(contribute(network, MEMBERS[0], QUESTION)) == 1
-    before = network.switch.recirculated
+    before = network.chip.recirculated
     assert len(complete(network, kind)) == JOB.workers
-    assert network.switch.recirculated - before == passes
+    assert network.chip.recirculated - before == passes
     assert len(contribute(network, MEMBERS[0], QUESTION)) == 1
-    assert network.switch.recirculated - before == 2 * passes
+    assert network.chip.recirculated - before == 2 * passes
 
 
 def test_a_copy_without_a_receiver_is_lost(network: TofinoNetwork) -> None:
-    network.switch.groups[1].append((60, 9))
+    network.chip.groups[1].append((60, 9))
     assert len(complete(network)) == JOB.workers
 
 
 def test_the_fault_injector_loses_the_selected_copies(network: TofinoNetwork) -> None:
-    table = network.switch.program.tables["lose"]
+    table = network.chip.program.tables["lose"]
     table.insert({"receiver": Match(1, 0xFF)}, "lose_copies", {"chance": 0xFFFF})
     survivors = {copy.port for copy in complete(network)}
     assert survivors == {network.port(member) for member in MEMBERS if member.worker != 1}
@@ -227,7 +227,7 @@ def test_the_fault_injector_loses_the_selected_copies(network: TofinoNetwork) ->
 
 @pytest.mark.slow
 def test_the_fault_injector_loses_about_the_given_fraction(network: TofinoNetwork) -> None:
-    network.switch.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
+    network.chip.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
     complete(network)
     tries = 400
     answered = sum(len(contribute(network, MEMBERS[0])) for _ in range(tries))
@@ -249,7 +249,7 @@ def test_contributions_are_counted_by_worker(network: TofinoNetwork) -> None:
 # R3.21
 def test_a_sum_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: TofinoNetwork, kind: int) -> None:
     """A packet of a newer round writes the cell while the packet that is to carry the RESULT recirculates."""
-    pass_once = two_passes.switch.one_pass
+    pass_once = two_passes.chip.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
         contribute(two_passes, member)
     last = MEMBERS[-1]
@@ -265,7 +265,7 @@ def test_a_sum_is_not_sent_if_another_job_takes_its_cell_between_the_passes(  # 
     two_passes: TofinoNetwork, kind: int
 ) -> None:
     """The next job in these slots begins with the same round."""
-    pass_once = two_passes.switch.one_pass
+    pass_once = two_passes.chip.one_pass
     for member in MEMBERS[:-1] if kind == DATA else MEMBERS:
         contribute(two_passes, member)
     last = MEMBERS[-1]
@@ -285,7 +285,7 @@ def test_a_sum_is_not_sent_if_another_job_takes_its_cell_between_the_passes(  # 
 
 
 def test_a_sum_for_the_parent_is_not_sent_if_its_cell_moves_on_between_the_passes(two_passes: TofinoNetwork) -> None:
-    pass_once = two_passes.switch.one_pass
+    pass_once = two_passes.chip.one_pass
     below = dataclasses.replace(JOB, number=8, key=NEXT_KEY, slot_base=4, parent=5)
     two_passes.admit(below)
     numbers = ((JOB.number, JOB.key), (below.number, below.key))

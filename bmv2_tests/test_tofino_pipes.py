@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import PORTS_IN_PIPE, Switch
 from bmv2_tests.tofino_cluster import Cluster, Sender, SwitchPort
 from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN
+from wiresum.conformance.frames import Host, UdpFrame
 from wiresum.join.constants import SWITCH_PORT, Header, Kind
 
 LOWER_END, UPPER_END = PORTS_IN_PIPE + 60, 60

@@ -15,7 +15,7 @@ import pytest
 
 from bmv2_tests.tna_interpreter.switch import RECIRCULATION_PORT, Copy, Switch
 from bmv2_tests.tofino_network import MAIN, TofinoNetwork
-from bmv2_tests.vectors import Job, Member
+from wiresum.conformance.scenarios import Job, Member
 from wiresum.join.constants import PARENT, Header, Kind
 
 SUMS, ANSWERS = 1, 0
@@ -57,8 +57,8 @@ def frame(
 
 
 def one_pass(network: TofinoNetwork, port: int, content: bytes) -> list[Copy]:
-    assert isinstance(network.switch, Switch)
-    return list(network.switch.one_pass(port, content))
+    assert isinstance(network.chip, Switch)
+    return list(network.chip.one_pass(port, content))
 
 
 def queue_of(network: TofinoNetwork, job: Job, worker: int, kind: int, round_number: int = 1) -> int:

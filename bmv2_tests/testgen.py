@@ -27,7 +27,7 @@ from typing import Protocol
 
 FOLDER = Path(__file__).resolve().parent
 PROGRAM = FOLDER.parent / "p4src"
-CASES = FOLDER / "vectors" / "testgen.stf"
+CASES = FOLDER / "testgen.stf"
 SLOTS = 8
 """Unused slots that a case needs."""
 PORTS = 4

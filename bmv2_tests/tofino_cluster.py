@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import finsy as fy
 
-from bmv2_tests.frames import Host, UdpFrame
 from bmv2_tests.tna_interpreter.switch import Switch
 from bmv2_tests.tofino_network import erase, write
 from wiresum import join as messages
+from wiresum.conformance.frames import Host, UdpFrame
 from wiresum.controller import config
 from wiresum.controller.driver import Endpoint, JobEntry, SwitchSizes
 from wiresum.controller.jobs import cluster

@@ -1,4 +1,4 @@
-"""A Tofino that runs the program, with workers at its ports and the entries of a controller."""
+"""A Tofino that runs the program, as the conformance suite sees a switch, and with what more its tests ask."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any, Protocol, cast
 
 import finsy as fy
 
-from bmv2_tests.frames import Host, UdpFrame
-from bmv2_tests.installed import entities_of, entry_of
 from bmv2_tests.tna_interpreter.switch import Copy
-from bmv2_tests.vectors import SCENARIO_SLOTS_MAX, Job, Member
-from wiresum.controller import Endpoint, switches
-from wiresum.controller.p4runtime import desired, own
+from wiresum.conformance.frames import Host
+from wiresum.conformance.network import Network, hosts
+from wiresum.conformance.p4runtime import entities_of
+from wiresum.conformance.scenarios import PROFILES, SCENARIO_SLOTS_MAX, Member
+from wiresum.conformance.switch import RESULTS, PlacedJob
+from wiresum.controller.p4runtime import desired, forward, own
 from wiresum.controller.p4runtime.count import COLUMNS
-from wiresum.join.constants import PARENT, STRAY_ROW, SWITCH_PORT, SWITCH_WORKERS_MAX
+from wiresum.join.constants import STRAY_ROW, SWITCH_WORKERS_MAX
 
 MAIN = Path(__file__).resolve().parents[1] / "p4src" / "tna" / "main.p4"
 SWITCH = Host(bytes.fromhex("02000000fffe"), IPv4Address("10.0.0.1"))
-STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.9.9.9"))
+STRANGER = Host(bytes.fromhex("02000000fffd"), IPv4Address("10.0.8.8"))
 
 PASSES_AGAIN = {1: 1, 2: 0}
 """How often a packet with the words of a sum recirculates, by generation of Tofino: once in a round, in each pipe."""
 
-_FIRST_PORT, _PORTS = 8, 55
+PORTS = range(8, 63)
 """External ports of a pipe, on either generation. The model's tracer uses one more."""
 
 
@@ -42,94 +43,102 @@ class TofinoSwitch(Protocol):
     def count(self, counter: str, indices: Sequence[int]) -> list[int]: ...
 
 
-class TofinoNetwork:
-    """Workers get port, address and MAC in the order in which their jobs are admitted. A job that reuses a number
-    has its workers in the same places."""
+class Tofino:
+    """A `Switch` under test. It neither verifies nor computes UDP's checksum: docs/tofino.md, Checksums."""
 
-    def __init__(self, switch: TofinoSwitch, slots: int = SCENARIO_SLOTS_MAX) -> None:
-        """`slots`: room for all leases."""
+    own, ports, lanes = SWITCH, PORTS, 64
+    profiles = frozenset(PROFILES) - {"udp_checksum"}
+
+    def __init__(self, switch: TofinoSwitch, *, forwards: bool = True) -> None:
+        """`forwards`: it knows the hosts at its ports, beyond those of jobs."""
         self.switch = switch
-        self._first_slot = switch.fresh(slots)
-        self._members: dict[Member, int] = {}
-        self._rows: dict[int, int] = {}
-        self._entities: dict[Job, list[desired.Entity]] = {}
-        for entry in own.entries(str(SWITCH.address), _mac(SWITCH)):
-            write(switch, entry)
+        self.rows: dict[int, int] = {}
+        """The row of counters of each job's number."""
+        self._forwards = forwards
+        self._entities: dict[PlacedJob, list[desired.Entity]] = {}
+        self._before: Counter[str] = Counter()
+        """What was in the counters' rows before their jobs came."""
 
-    def port(self, member: Member) -> int:
-        return _FIRST_PORT + self._members[member] % _PORTS
+    def fresh(self, slots: int) -> int:
+        first = self.switch.fresh(slots)
+        self.rows.clear()
+        self._entities.clear()
+        self._before.clear()
+        for entry in own.entries(str(SWITCH.address), SWITCH.mac.hex(":")):
+            write(self.switch, entry)
+        if self._forwards:
+            for entry in forward.entries(hosts(self)):
+                write(self.switch, entry)
+            write(self.switch, forward.flood_group(hosts(self)))
+        return first
 
-    def host(self, member: Member) -> Host:
-        number = self._members[member]
-        return Host(bytes.fromhex("02000000") + number.to_bytes(2, "big"), IPv4Address("10.1.0.0") + number)
-
-    def base_port(self, member: Member) -> int:
-        """The first of a worker's UDP ports; there is one for each thread."""
-        return 20000 + 16 * self._members[member]
-
-    def admit(self, job: Job) -> None:
-        row = self._rows[job.number] = len(self._rows) + 1
-        parent = None if job.parent is None else Member(job.number, PARENT)
-        for member in (*job.members, *([parent] if parent else [])):
-            self._members.setdefault(member, len(self._members))
-        above = self._configured(parent) if parent else None
-        hosts = [self._configured(member) for member in job.members]
-        entry = entry_of(job, self._endpoint, self._first_slot)
-        self._entities[job] = entities_of(entry, row, hosts, above)
+    def admit(self, job: PlacedJob) -> None:
+        row = self.rows[job.entry.job] = len(self._entities) + 1
+        self._before += self._row(row)
+        self._entities[job] = entities_of(job, row)
         for entity in self._entities[job]:
             write(self.switch, entity)
 
-    def _endpoint(self, member: Member) -> Endpoint:
-        return Endpoint(str(self.host(member).address), self.base_port(member))
-
-    def _configured(self, member: Member) -> switches.Host:
-        host = self.host(member)
-        return switches.Host(name=str(member), address=str(host.address), mac=_mac(host), port=self.port(member))
-
-    def evict(self, job: Job) -> None:
+    def evict(self, job: PlacedJob) -> None:
         """Removes a job; its counters are kept."""
-        for entity in self._entities.pop(job):
+        for entity in self._entities[job]:
             erase(self.switch, entity)
 
-    def frame(self, sender: Host, source_port: int, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> UdpFrame:
-        return UdpFrame(sender, SWITCH, source_port, SWITCH_PORT + thread, datagram, ecn=ecn)
+    def exchange(self, sent: Sequence[tuple[int, bytes]], expected: int = 0) -> list[tuple[int, bytes]]:
+        copies = [copy for port, frame in sent for copy in self.switch.receive(port, frame, expected)]
+        return [(copy.port, copy.frame) for copy in (copies if sent else self.switch.late())]
 
-    def own_frame(self, member: Member, datagram: bytes, *, ecn: int = 0) -> UdpFrame:
-        """A datagram of a worker's first thread to the switch."""
-        return self.frame(self.host(member), self.base_port(member), datagram, ecn=ecn)
+    def counted(self) -> Counter[str]:
+        rows = range(1, len(self._entities) + 1)
+        return sum((self._row(row) for row in (STRAY_ROW, *rows)), Counter()) - self._before
+
+    def _row(self, row: int) -> Counter[str]:
+        counts = self.switch.count("packets", [row * len(COLUMNS) + column for column in range(len(COLUMNS))])
+        (results,) = self.switch.count(RESULTS, [row])
+        counted = dict(zip(COLUMNS, counts, strict=True)) | {RESULTS: results}
+        return +Counter({name: number for name, number in counted.items() if name != "other"})
+
+
+class TofinoNetwork(Network):
+    """Hosts at the ports of a Tofino, and what its counters say of single jobs and members."""
+
+    def __init__(self, switch: TofinoSwitch, slots: int = SCENARIO_SLOTS_MAX) -> None:
+        self.chip, self.tofino = switch, Tofino(switch, forwards=False)
+        super().__init__(self.tofino, slots)
 
     def send(self, port: int, frame: bytes, expected: int = 0) -> list[Copy]:
         """Sends a frame; gives the copies that come out. A slow switch waits for as many copies as expected."""
-        return self.switch.receive(port, frame, expected)
+        return self.chip.receive(port, frame, expected)
 
     def packets(self) -> Counter[str]:
-        """Packets to the switch by reason, of all jobs and without a job."""
-        rows = [STRAY_ROW, *self._rows.values()]
-        indices = [row * len(COLUMNS) + column for row in rows for column in range(len(COLUMNS))]
-        counted: Counter[str] = Counter()
-        for index, packets in zip(indices, self.switch.count("packets", indices), strict=True):
-            counted[COLUMNS[index % len(COLUMNS)]] += packets
-        return +counted
+        """Packets to the switch by reason, of all jobs and without a job; what is nothing of the protocol's, too."""
+        rows = (STRAY_ROW, *self.tofino.rows.values())
+        counts = {
+            (row, name): self._count("packets", row * len(COLUMNS) + column)
+            for row in rows
+            for column, name in enumerate(COLUMNS)
+        }
+        return sum((Counter({name: count}) for (_, name), count in counts.items()), Counter())
 
     def packets_of(self, job: int, reason: str) -> int:
-        return self._count("packets", self._rows[job] * len(COLUMNS) + COLUMNS.index(reason))
+        return self._count("packets", self.tofino.rows[job] * len(COLUMNS) + COLUMNS.index(reason))
 
     def contributions(self, member: Member) -> int:
-        return self._count("contributions", self._rows[member.job] * SWITCH_WORKERS_MAX + member.worker)
+        return self._count("contributions", self.tofino.rows[member.job] * SWITCH_WORKERS_MAX + member.worker)
 
     def results(self, job: int) -> int:
-        return self._count("results", self._rows[job])
+        return self._count(RESULTS, self.tofino.rows[job])
 
     def _count(self, counter: str, index: int) -> int:
-        (packets,) = self.switch.count(counter, [index])
+        (packets,) = self.chip.count(counter, [index])
         return packets
 
 
 def write(switch: TofinoSwitch, entity: desired.Entity) -> None:
     """Writes an entity as the controller would through a server."""
     if isinstance(entity, fy.P4MulticastGroupEntry):
-        pairs = cast("Sequence[tuple[int, int]]", entity.replicas)  # port and instance, as `deliver` makes them
-        switch.replicate(entity.multicast_group_id, pairs)
+        pairs = cast("Sequence[tuple[int, int] | int]", entity.replicas)  # port and instance, as `deliver` makes them
+        switch.replicate(entity.multicast_group_id, [pair if isinstance(pair, tuple) else (pair, 0) for pair in pairs])
     else:
         action = entity.action
         assert isinstance(action, fy.P4TableAction) and entity.match is not None
@@ -142,10 +151,6 @@ def erase(switch: TofinoSwitch, entity: desired.Entity) -> None:
     else:
         assert entity.match is not None
         switch.delete(entity.table_id, _numbers(entity.match))
-
-
-def _mac(host: Host) -> str:
-    return host.mac.hex(":")
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, int]:

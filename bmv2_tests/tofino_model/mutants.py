@@ -16,8 +16,8 @@ from pathlib import Path
 from bmv2_tests.tofino_model import assembled
 from bmv2_tests.tofino_model.harness import HarnessError
 from bmv2_tests.tofino_model.model_switch import ModelSwitch
-from bmv2_tests.vectors import load_all
-from bmv2_tests.vectors_on_tofino import UNAVAILABLE, complaint
+from bmv2_tests.tofino_network import Tofino
+from wiresum.conformance.checks import all_checks, chosen
 
 _CHANGES = (
     ("add ", "sub "),
@@ -93,7 +93,8 @@ def noticed(mutant: Mutant, assembly: str, generation: int) -> str:
         source.write_text(mutant.of(assembly))
         try:
             with closing(ModelSwitch(generation, assembled.assemble(source, Path(scratch) / "assembled"))) as switch:
-                scenarios = load_all(without=UNAVAILABLE)
-                return next((wrong for scenario in scenarios if (wrong := complaint(scenario, switch))), "")
+                seen = Tofino(switch)
+                checks = chosen(all_checks(), seen.profiles)
+                return next((failed[0].text for check in checks if (failed := check.failures(seen))), "")
         except (assembled.AssembleError, HarnessError) as error:
             return str(error)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 
-from bmv2_tests.frames import Host, UdpFrame
-from bmv2_tests.installed import entities_of
 from bmv2_tests.tofino_network import SWITCH, TofinoSwitch, write
+from wiresum.conformance.frames import Host, UdpFrame
+from wiresum.conformance.p4runtime import entities_of
+from wiresum.conformance.switch import PlacedJob
 from wiresum.controller import Endpoint, JobEntry, switches
 from wiresum.join.constants import SWITCH_PORT, Header
 
@@ -31,7 +32,7 @@ def admit_in(switch: TofinoSwitch, slot: int) -> None:
     endpoint = Endpoint(str(_WORKER.address), _UDP_PORT)
     host = switches.Host(name="tracer", address=endpoint.address, mac=_WORKER.mac.hex(":"), port=PORT)
     job = JobEntry(_JOB, _KEY, workers=1, threads=1, lanes=LANES, slot_base=slot, slots=1, endpoints=(endpoint,))
-    for entity in entities_of(job, ROW, [host]):
+    for entity in entities_of(PlacedJob(job, (host,)), ROW):
         write(switch, entity)
 
 

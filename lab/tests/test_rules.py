@@ -8,6 +8,7 @@ import pytest
 
 from wiresum_lab import REPOSITORY, rules
 
+VECTORS = "conformance/vectors/sums.txt"
 PAGE = """# Protocol
 
 - **R2.1** A header has
@@ -26,7 +27,7 @@ FILES = {
     "p4src/common/verdict.p4": "hold();\nrefuse(STALE);\n",
     "src/switch.cpp": "add();  // R2.1, R3.1\n",
     "src/tests/switch_test.cpp": "TEST(Switch, Adds) {  // R3.1\n",
-    "bmv2_tests/vectors/sums.txt": "scenario sums  # R2.1\n",
+    VECTORS: "scenario sums  # R2.1\n",
     "docs/numerics.md": "R9.9 is no citation here.\n",
     "lab/wiresum_lab/absent.py": "# R9.9 neither\n",
 }
@@ -69,7 +70,7 @@ def test_a_rule_that_nothing_implements_is_said(tree: Path) -> None:
 
 
 def test_a_rule_that_nothing_tests_is_said(tree: Path) -> None:
-    assert complaints(tree, "bmv2_tests/vectors/sums.txt", "R2.1", "") == ["docs/protocol.md: R2.1 is cited by no test"]
+    assert complaints(tree, VECTORS, "R2.1", "") == ["docs/protocol.md: R2.1 is cited by no test"]
 
 
 @pytest.mark.parametrize(("name", "line"), [("src/switch.cpp", 1), (rules.P4, 2)])
@@ -122,7 +123,7 @@ def test_the_table_has_each_rule_with_its_places(tree: Path) -> None:
         "R2.1  A header has 24 bytes: | offset | field | |---|---| | 0 | version |",
         "    implemented src/switch.cpp:1",
         "    implemented p4src/common/verdict.p4:2",
-        "    tested      bmv2_tests/vectors/sums.txt:1",
+        "    tested      conformance/vectors/sums.txt:1",
         "R3.1  A switch adds.",
         "    implemented src/switch.cpp:1",
         "    implemented p4src/common/verdict.p4:2",

@@ -32,7 +32,7 @@ READ = "lab/wiresum_lab/rules_read.txt"
 P4 = "lab/wiresum_lab/rules_p4.toml"
 NOT_CITING = ("docs", "lab")
 """Folders that no rule is implemented or tested in."""
-TESTS = {"tests", "bmv2_tests"}
+TESTS = {"tests", "bmv2_tests", "conformance"}
 """Folders whose files test; all others implement."""
 SUFFIXES = {".c", ".cpp", ".h", ".hpp", ".proto", ".py", ".txt"}
 NUMBER = re.compile(r"\bR\d+\.\d+\b")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bmv2_tests.frames import Host, UdpFrame
-from bmv2_tests.vectors import load_all
+from wiresum.conformance.frames import Host, UdpFrame
+from wiresum.conformance.reader import load_all
 from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header, Kind
 
 DISSECTOR = Path(__file__).resolve().parents[1] / "wireshark" / "wiresum.lua"

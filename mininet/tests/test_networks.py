@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapReader
 
-from bmv2_tests.frames import PROTOCOL_UDP, UdpFrame
 from wiresum import compiled
+from wiresum.conformance.frames import PROTOCOL_UDP, UdpFrame
 from wiresum.join.constants import SWITCH_PORT, THREADS_MAX, Header, Kind
 from wiresum_lab.demos.digits.runs import Run, RunReader
 from wiresum_lab.patience import PATIENCE_S

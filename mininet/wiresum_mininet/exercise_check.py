@@ -4,8 +4,8 @@ vectors.
     python -m wiresum_mininet.exercise_check mininet/exercise/verdict.p4      the exercise, as you have changed it
     python -m wiresum_mininet.exercise_check p4src/common/verdict.p4          the solution: the program's own
 
-Needs root, p4c and bmv2. bmv2_tests/vectors has the packets, and what a switch must answer to each: docs/protocol.md,
-section 3, row by row.
+Needs root, p4c and bmv2. conformance/wiresum/conformance/vectors has the packets, and what a switch must answer to
+each: docs/protocol.md, section 3, row by row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -25,10 +24,12 @@ from finsy.proto import p4i
 from google.protobuf import text_format
 from rich.console import Console
 
-from bmv2_tests.bmv2_harness import Bmv2Harness
-from bmv2_tests.vectors import Scenario, load_all
-from bmv2_tests.vectors_on_bmv2 import FreshSlots, complaints
+from bmv2_tests.bmv2_harness import programmed_bmv2
 from wiresum.compiled import compile_program
+from wiresum.conformance.player import failures
+from wiresum.conformance.reader import load_all
+from wiresum.conformance.scenarios import Scenario
+from wiresum.conformance.switch import Switch
 from wiresum.controller.p4runtime import Pipeline, device_config
 from wiresum_lab.namespaces.bmv2 import bmv2_missing
 from wiresum_lab.namespaces.star import StarError, check_prerequisites, termination_as_exit
@@ -68,24 +69,20 @@ def program_with(verdict: Path) -> Pipeline:
 
 def play(program: Pipeline, chosen: Sequence[Scenario]) -> Iterator[tuple[str, int, str]]:
     """For each file of vectors: its name, its number of scenarios, and the first difference (empty: none)."""
-    with closing(Bmv2Harness(program)) as harness:
-        fresh_slots = FreshSlots(harness)
+    with programmed_bmv2(program) as switch:
         for path, group in groupby(chosen, key=lambda scenario: scenario.path):
             scenarios = list(group)
-            yield path.name, len(scenarios), _first_complaint(scenarios, harness, fresh_slots)
+            yield path.name, len(scenarios), next(_complaints(scenarios, switch), "")
 
 
-def _first_complaint(scenarios: Sequence[Scenario], harness: Bmv2Harness, fresh_slots: FreshSlots) -> str:
-    for scenario in scenarios:
-        for complaint in complaints(scenario, harness, fresh_slots):
-            return complaint
-    return ""
+def _complaints(scenarios: Sequence[Scenario], switch: Switch) -> Iterator[str]:
+    return (failure.text for scenario in scenarios for failure in failures(scenario, switch))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verdict", type=Path, help="a file like p4src/common/verdict.p4")
-    parser.add_argument("vectors", nargs="*", help="only these files of bmv2_tests/vectors, like contributions (all)")
+    parser.add_argument("vectors", nargs="*", help="only these files of the vectors, like contributions (all)")
     options = parser.parse_args(argv)
     console = Console(soft_wrap=True, highlight=False)
     scenarios = load_all()

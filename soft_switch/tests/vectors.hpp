@@ -1,4 +1,4 @@
-// Reads the test vectors: packets in, and the required answers. bmv2_tests/vectors/README.md describes the format.
+// Reads the test vectors: packets in, and the required answers. Their README describes the format.
 //
 // It is independent of the reader in Python, whose mistakes could hide mistakes of the switch. It refuses what it does
 // not understand; the Python reader also checks that a file is consistent.

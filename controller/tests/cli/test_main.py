@@ -28,7 +28,7 @@ def test_help_lists_every_command_and_imports_none(monkeypatch: pytest.MonkeyPat
         monkeypatch.setitem(COMMANDS, name, (f"not_there.{target}", f"What {name} does."))
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    for text in (*(f"{name:<12}What {name} does." for name in COMMANDS), "Examples:", "_WIRESUM_COMPLETE=bash_source"):
+    for text in (*(f"{name:<13}What {name} does." for name in COMMANDS), "Examples:", "_WIRESUM_COMPLETE=bash_source"):
         assert text in result.output
 
 

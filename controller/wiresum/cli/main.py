@@ -11,6 +11,7 @@ import click
 COMMANDS = {
     "backup": ("wiresum.controller.backup.command:backup", "Write a controller's state into one file."),
     "ca": ("wiresum.controller.security.command:ca", "Make the certificates of a cluster."),
+    "conformance": ("wiresum.conformance.command:conformance", "Check a switch against the protocol."),
     "controller": (
         "wiresum.controller.command:controller",
         "Run the controller of one switch or several, with its join service.",

@@ -22,6 +22,7 @@ NAMESPACE_FOLDERS = (
     "soft_switch/wiresum",
     "controller/wiresum",
     "p4src/wiresum",
+    "conformance/wiresum",
     "science/wiresum",
 )
 

@@ -45,6 +45,7 @@ PARTS = {
         ("p4src", "controller/wiresum/controller/p4runtime", "soft_switch/wiresum/switch/p4runtime"),
         (
             "bmv2_tests",
+            "conformance/tests",
             "controller/tests/controller/p4runtime",
             "mininet/tests",
             "p4src/tests",

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bmv2_tests.frames import FrameChanges
-from bmv2_tests.vectors import DROP_REASONS, End, Job, Member, Scenario, Step, VectorError, Verdict, load, load_all
-from wiresum.join.constants import PARENT
+from wiresum.conformance.frames import FrameChanges
+from wiresum.conformance.reader import VectorError, load, load_all
+from wiresum.conformance.scenarios import DROP_REASONS, End, Job, Member, Step, Verdict
 
 HEAD = "scenario some_name\n"
 JOB = "job 1 key=0xA0B0C0D0 workers=2 threads=2 lanes=4 slot_base=0 slots=4\n"
 JOB_2 = "job 2 key=7 workers=1 threads=1 lanes=4 slot_base=4 slots=4\n"
-ROUNDS = 1 << 32
 
 Write = Callable[[str], Path]
 
@@ -146,10 +145,20 @@ def test_the_source_may_be_a_stranger(write: Write) -> None:
 
 def test_a_scenario_lists_its_jobs_members_and_needed_features(write: Write) -> None:
     (scenario,) = load(write(HEAD + "needs diverged_flag\n" + JOB + JOB_2 + "1.0 META round=1 -> hold\n"))
-    assert scenario.needs == {"diverged_flag"}
+    assert scenario.needs == {"diverged_flag", "meta"}
     assert [job.number for job in scenario.jobs] == [1, 2]
     assert scenario.members == (Member(1, 0), Member(1, 1), Member(2, 0))
     assert scenario.slots == 8
+
+
+def test_a_scenario_proves_the_rules_that_its_comments_name(write: Write) -> None:
+    packet = "1.0 META round=1 -> hold  # R3.12\n"
+    first, second = load(
+        write("# Of the file: R9.9.\n\n# R3.7, and R3.8\n" + HEAD + JOB + packet + "scenario other\n" + JOB + packet)
+    )
+    assert (first.rules, second.rules) == (("R3.7", "R3.8", "R3.12"), ("R3.12",))
+    (bare,) = load(write(HEAD + JOB + "1.0 META round=1 -> hold\n"))
+    assert bare.rules == ()
 
 
 def test_a_job_may_reuse_the_slots_and_number_of_an_earlier_one(write: Write) -> None:
@@ -273,37 +282,6 @@ def test_a_duplicate_name_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_text(HEAD + JOB + "1.0 META round=1 -> hold\n")
     with pytest.raises(VectorError, match=r"b\.txt:1: a\.txt:1 has a scenario some_name too"):
         load_all(tmp_path)
-
-
-every_scenario = pytest.mark.parametrize("scenario", load_all(), ids=lambda scenario: str(scenario.name))
-
-
-@every_scenario
-def test_the_expectations_follow_the_rule_of_rounds(scenario: Scenario) -> None:  # R3.6, R3.7
-    """Checks the relation of packets to their cells: docs/protocol.md, section 3."""
-    cells: dict[int, tuple[int, int]] = {}  # by the switch's cell number: owner and round
-    running: dict[int, Job] = {}
-    for event in scenario.events:
-        if isinstance(event, Job):
-            assert event.lanes == 64
-            running[event.number] = event
-        elif isinstance(event, End):
-            del running[event.job.number]
-        elif event.expectation.reason not in ("out_of_lease", "unknown", "malformed", ""):
-            job = running[event.sender.job]
-            cell, number = struct.unpack_from("!HI", event.datagram, 10)
-            cell += 2 * job.slot_base
-            owner, held = cells.get(cell, (0, 0))
-            if event.sender.worker == PARENT:  # a parent's packet begins no round
-                assert (owner, held) == (job.key, number) or event.expectation.reason == "stale", scenario.where(event)
-                continue
-            begins = owner != job.key or number == (held + 2) % ROUNDS
-            older = not begins and number != held
-            assert (event.expectation.reason == "stale") == older, scenario.where(event)
-            if event.expectation.reason == "admitted":
-                cells[cell] = (job.key, number)
-            else:
-                assert not begins or event.expectation.verdict is Verdict.MISSING, scenario.where(event)
 
 
 def test_the_files_contain_every_verdict_and_every_reason() -> None:

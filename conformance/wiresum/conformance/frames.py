@@ -75,15 +75,22 @@ class UdpFrame:
         return bytes(frame[: len(frame) - changes.cut]) + TRAILER_BYTE * changes.trailer
 
     @staticmethod
+    def split(frame: bytes) -> tuple[UdpFrame, bytes]:
+        """The datagram of a frame, and what follows it. Raises `ValueError` like `unpack`."""
+        (length,) = struct.unpack_from("!H", frame.ljust(_ETHERNET.size + 4), _ETHERNET.size + 2)
+        end = _ETHERNET.size + length
+        return UdpFrame.unpack(frame[:end]), frame[end:]
+
+    @staticmethod
     def unpack(frame: bytes) -> UdpFrame:
         """Raises `ValueError` unless all lengths agree and the checksums are right."""
+        if len(frame) < _ETHERNET.size + _IPV4.size + _UDP.size:
+            raise ValueError(f"a frame of {len(frame)} bytes: {frame.hex()}")
         target_mac, source_mac, ethertype = _ETHERNET.unpack_from(frame)
         header = frame[_ETHERNET.size : _ETHERNET.size + _IPV4.size]
         version, tos, length, identification, fragment, ttl, protocol, _, source, target = _IPV4.unpack(header)
-        if (ethertype, version, protocol) != (ETHERTYPE_IPV4, 0x45, PROTOCOL_UDP) or fragment not in (
-            0,
-            DO_NOT_FRAGMENT,
-        ):
+        plain = (ethertype, version, protocol) == (ETHERTYPE_IPV4, 0x45, PROTOCOL_UDP)
+        if not plain or fragment not in (0, DO_NOT_FRAGMENT):
             raise ValueError(f"not UDP over plain IPv4: {frame[:42].hex()}")
         if internet_checksum(header) != 0:
             raise ValueError(f"the IPv4 checksum is wrong: {header.hex()}")

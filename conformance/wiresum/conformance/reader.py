@@ -1,6 +1,6 @@
-"""Reads the test vectors: packets in, and the required answers of a switch. vectors/README.md describes the format.
+"""Reads the vectors: packets in, and the required answers of a switch. The README beside them describes the format.
 
-All values are turned into what a runner needs: the bytes of each datagram, its sender and source, and the bytes,
+All values are turned into what a player needs: the bytes of each datagram, its sender and source, and the bytes,
 receivers and reason of the answer. The expected bytes follow from the file and from the echo rule of docs/protocol.md,
 section 3; no switch is involved.
 """
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
 
-from bmv2_tests.frames import UNCHANGED, FrameChanges
+from wiresum.conformance.frames import FrameChanges
+from wiresum.conformance.scenarios import (
+    DROP_REASONS,
+    MACS,
+    SCENARIO_SLOTS_MAX,
+    End,
+    Expectation,
+    Job,
+    Member,
+    Scenario,
+    Step,
+    Verdict,
+)
 from wiresum.join.constants import (
     BELOW_ROOT_WORKERS_MAX,
     PARENT,
@@ -29,21 +40,16 @@ from wiresum.join.constants import (
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
-FEATURES = frozenset({"diverged_flag", "parent", "udp_checksum"})
-"""Optional features of a switch; a scenario names those that it needs."""
-
-DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
-
-SCENARIO_SLOTS_MAX = 64
-"""All leases of a scenario are within this many slots."""
+FEATURES = frozenset({"diverged_flag", "trees", "udp_checksum"})
+"""The profiles that a scenario names."""
 
 SCENARIO_LANES_MAX = 360
 DATAGRAM_BYTES_MAX = 1472
 """The UDP payload of an IPv4 packet of 1500 bytes."""
 
-MACS = {"broadcast": bytes.fromhex("ffffffffffff"), "multicast": bytes.fromhex("01005e000001")}
-MACS |= {"stranger": bytes.fromhex("02000000fffc"), "nobody": bytes(6)}
-
+RULE = re.compile(r"\bR[0-9]+\.[0-9]+\b")
+"""A rule's number in docs/protocol.md."""
+_PROFILE_OF_KINDS = {"meta": {Kind.META}, "question": {Kind.QUESTION}}
 _KINDS: dict[str, int] = {kind.name: kind for kind in Kind} | {str(kind): kind for kind in range(len(Kind), 16)}
 _TENSOR = 0x01020304  # All bytes differ, so a moved or swapped field is noticed.
 _CHUNK = 0x05060708
@@ -58,163 +64,10 @@ class VectorError(ValueError):
     """A file does not follow the format; the text begins with file and line."""
 
 
-class Verdict(Enum):
-    """What comes out: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; to the parent,
-    the sum (up), or the sum or a question because of a duplicate or question (again); or at most the frame itself,
-    since it is not to the switch (pass)."""
-
-    HOLD = "hold"
-    DROP = "drop"
-    MULTICAST = "multicast"
-    RESEND = "resend"
-    MISSING = "missing"
-    UP = "up"
-    AGAIN = "again"
-    PASS = "pass"
-
-
-@dataclass(frozen=True, order=True)
-class Member:
-    """One worker of a job, or its parent switch. Each has its own address."""
-
-    job: int
-    worker: int
-
-    def __str__(self) -> str:
-        return f"{self.job}.{'parent' if self.worker == PARENT else self.worker}"
-
-
-@dataclass(frozen=True)
-class Job:
-    """The entry of a job when it is admitted."""
-
-    number: int
-    key: int
-    workers: int
-    threads: int
-    lanes: int
-    slot_base: int
-    slots: int
-    parent: int | None = None
-    """The switch's number at its parent; None for the root."""
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        return tuple(Member(self.number, worker) for worker in range(self.workers))
-
-    def overlaps(self, other: Job) -> bool:
-        """Whether two jobs have a slot in common."""
-        return self.slot_base < other.slot_base + other.slots and other.slot_base < self.slot_base + self.slots
-
-
-@dataclass(frozen=True)
-class End:
-    """A job is removed."""
-
-    job: Job
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """The required result of a packet."""
-
-    verdict: Verdict
-    reason: str
-    """The counter that goes up by one: "admitted", "resent", or one of `DROP_REASONS`; empty for PASS."""
-    receivers: tuple[Member, ...]
-    """The receivers of `datagram`, each of one copy, at the step's thread port; empty for HOLD, DROP and PASS."""
-    datagram: bytes
-    """The RESULT or MISSING, as UDP payload; empty for HOLD, DROP and PASS."""
-
-    def miscounted(self, packets: Mapping[str, int]) -> str:
-        """How the counters went up, if not as expected."""
-        if dict(packets) == ({self.reason: 1} if self.reason else {}):
-            return ""
-        return f"counted as {dict(packets)}, and not {f'once as {self.reason}' if self.reason else 'at all'}"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One packet into the switch, and the required result."""
-
-    line: int
-    text: str
-    """The line itself, for messages."""
-    sender: Member
-    source: Member | None
-    """The member whose IPv4 address it carries; None for a stranger's."""
-    port: Member
-    """The member at whose ingress port it arrives."""
-    thread: int
-    """The distance from the switch's base port to its destination port."""
-    source_thread: int
-    """The distance from the source's base port to its source port; a stranger has one port."""
-    datagram: bytes
-    """The UDP payload."""
-    expectation: Expectation
-    changes: FrameChanges = UNCHANGED
-    """What is odd about the frame that carries the datagram."""
-    mac: str | None = None
-    """To whom the frame is addressed: one of `MACS`; None: the switch."""
-
-    @property
-    def hardware_only(self) -> bool:
-        """It differs only by its ingress port, so a switch with a single port skips it."""
-        return self.port != self.sender
-
-    @property
-    def refused_by_hosts(self) -> bool:
-        """It differs by its frame, which a host refuses before a socket shows the datagram."""
-        refused = self.expectation.verdict in (Verdict.DROP, Verdict.PASS)
-        return refused and (self.changes != UNCHANGED or self.mac is not None)
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Events at a switch with unused cells, in order."""
-
-    name: str
-    path: Path
-    line: int
-    needs: frozenset[str]
-    """`FEATURES` that a switch must have for this scenario."""
-    events: tuple[Job | Step | End, ...]
-    """A `Job` is admitted, a packet comes in, a job ends."""
-
-    @cached_property
-    def jobs(self) -> tuple[Job, ...]:
-        """In the order of admission. A number may be reused after its job has ended."""
-        return tuple(event for event in self.events if isinstance(event, Job))
-
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        return tuple(event for event in self.events if isinstance(event, Step))
-
-    @cached_property
-    def members(self) -> tuple[Member, ...]:
-        """All workers and parents, in the order of the declarations; a runner assigns addresses in this order."""
-        workers = [member for job in self.jobs for member in job.members]
-        parents = [Member(job.number, PARENT) for job in self.jobs if job.parent is not None]
-        return tuple(dict.fromkeys([*workers, *parents]))
-
-    @property
-    def slots(self) -> int:
-        """How many slots the leases reach to. A runner may add one offset to all of them."""
-        return max(job.slot_base + job.slots for job in self.jobs)
-
-    def where(self, step: Step) -> str:
-        return f"{self.path.name}:{step.line}: {step.text}"
-
-
-def load_all(folder: Path = FOLDER, *, without: Collection[str] = ()) -> tuple[Scenario, ...]:
-    """All scenarios of all files, by file name and line, except for those that need one of the features `without`.
-    Raises `VectorError` if there is none, or two have the same name."""
-    return tuple(scenario for scenario in _of_folder(folder) if not scenario.needs & set(without))
-
-
 @cache
-def _of_folder(folder: Path) -> tuple[Scenario, ...]:
-    """Read once for the many modules whose tests they are."""
+def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
+    """All scenarios of all files, by file name and line. Raises `VectorError` if there is none, or two have the same
+    name."""
     scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
     if not scenarios:
         raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
@@ -238,6 +91,7 @@ class _Line:
     number: int
     text: str
     tokens: tuple[str, ...]
+    rules: tuple[str, ...] = ()
 
     def error(self, complaint: str) -> VectorError:
         return VectorError(f"{self.path}:{self.number}: {complaint}")
@@ -249,27 +103,35 @@ class _File:
 
     def scenarios(self) -> Iterator[Scenario]:
         block: list[_Line] = []
+        rules: list[str] = []
         for line in self._lines():
             if line.tokens[0] == "scenario":
                 if block:
-                    yield _scenario(block)
+                    yield _scenario(block, rules)
+                    rules = []
                 block = [line]
             elif block:
                 block.append(line)
             else:
                 raise line.error("a file begins with a scenario line")
+            rules += line.rules
         if not block:
             raise VectorError(f"{self._path}:1: no scenario in this file")
-        yield _scenario(block)
+        yield _scenario(block, rules)
 
     def _lines(self) -> Iterator[_Line]:
+        """The lines without their comments; a line has the rules that its comment, or one right above it, names."""
+        above: list[str] = []
         for number, raw in enumerate(self._path.read_text(encoding="ascii").splitlines(), start=1):
-            text = raw.partition("#")[0].strip()
+            text, _, comment = (part.strip() for part in raw.partition("#"))
+            above += RULE.findall(comment)
             if text:
-                yield _Line(self._path, number, text, tuple(text.split()))
+                yield _Line(self._path, number, text, tuple(text.split()), tuple(above))
+            if text or not comment:
+                above = []
 
 
-def _scenario(block: Sequence[_Line]) -> Scenario:
+def _scenario(block: Sequence[_Line], rules: Iterable[str]) -> Scenario:
     head, *body = block
     if len(head.tokens) != 2 or not _NAME.fullmatch(head.tokens[1]):
         raise head.error("expected 'scenario NAME', the name in lower case with underscores")
@@ -290,7 +152,11 @@ def _scenario(block: Sequence[_Line]) -> Scenario:
             events.append(_StepParser(line, jobs.known).step())
     if not any(isinstance(event, Step) for event in events):
         raise head.error(f"scenario {head.tokens[1]} has no packet")
-    return Scenario(head.tokens[1], head.path, head.number, frozenset(needs), tuple(events))
+    kinds = {step.kind for step in events if isinstance(step, Step)}
+    needs |= {profile for profile, needed in _PROFILE_OF_KINDS.items() if kinds & needed}
+    return Scenario(
+        head.tokens[1], head.path, head.number, frozenset(needs), tuple(events), tuple(dict.fromkeys(rules))
+    )
 
 
 def _feature(line: _Line) -> str:
@@ -451,7 +317,7 @@ class _StepParser:
         fields.end()
         expectation = self._expectation(outcome, sender, header)
         origin = (sender, source, port, thread, source_thread)
-        return Step(self._line.number, self._line.text, *origin, datagram, expectation, changes, mac)
+        return Step(*origin, datagram, expectation, self._line.number, self._line.text, changes, mac)
 
     def _member(self, text: str, what: str) -> Member:
         match = _MEMBER.fullmatch(text)
