@@ -150,6 +150,17 @@ model = DistributedDataParallel(torch.nn.Linear(4096, 4))
 dist.destroy_process_group()
 """
 
+IN_PLACE_OF_NCCL = """
+import os
+import subprocess
+if os.environ["LOCAL_RANK"] == "0":  # a node's, as NCCL's
+    assert os.environ["NCCL_COLLNET_ENABLE"] == "1"
+    plugin = f"libnccl-net-{os.environ['NCCL_NET_PLUGIN']}.so"
+    rank, size = os.environ["GROUP_RANK"], os.environ["GROUP_WORLD_SIZE"]
+    subprocess.run(["./node", plugin, "handles", rank, size, "sums", "1"], check=True)
+"""
+"""It needs no GPU: the nodes call the plug-in as NCCL does."""
+
 SCENES = {
     "torch": Scene(
         "docs/torch.md",
@@ -258,6 +269,21 @@ dist.destroy_process_group()
         files={"hosts": "localhost slots=8\n", "program.c": MPI_PROGRAM},
         before=(("switch", "mpicc -o program program.c"),),
         variables=AS_ROOT | {"OMPI_MCA_coll_wiresum_verbose": "1"},
+    ),
+    "nccl": Scene(
+        "docs/nccl.md",
+        SWITCH_AND_WORKERS,
+        (
+            Rule("^wiresum switch", until=READY),
+            Rule("^export", at=WORKERS),
+            Rule("^torchrun", at=WORKERS, shows=r"of 4 sums in job nccl-"),
+        ),
+        files={"train.py": IN_PLACE_OF_NCCL},
+        before=(
+            ("switch", "wiresum ca init pki --address 10.0.0.1"),
+            ("switch", "c++ -std=c++20 plugins/nccl/tests/node.cpp -o node -ldl -pthread && mkdir handles"),
+        ),
+        variables={"NCCL_DEBUG": "INFO"},
     ),
     "README": Scene(
         "README.md",

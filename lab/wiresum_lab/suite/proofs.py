@@ -34,6 +34,7 @@ PAGES = {
     "install": (),
     "libwiresum": (),
     "mpi": (),
+    "nccl": ("plugins/nccl/tests",),
     "runbook": ("controller/deploy",),
     "torch": (),
 }

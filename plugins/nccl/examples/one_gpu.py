@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 ELEMENTS = (1_000, 1_000_000, 16_000_000)
 REPETITIONS = 5
 THROUGH_THE_SWITCH = {"COLLNET_CHAIN", "COLLNET_DIRECT"}

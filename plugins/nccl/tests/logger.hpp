@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "../src/nccl_v11.h"
@@ -21,6 +22,7 @@ inline void log(ncclDebugLogLevel level, unsigned long /*flags*/, const char* /*
   std::vsnprintf(text.data(), text.size(), format, arguments);
   va_end(arguments);
   if (level == NCCL_LOG_WARN) last_warning = text.data();
+  if (std::getenv("NCCL_DEBUG") != nullptr) std::fprintf(stderr, "%s\n", text.data());
 }
 
 }  // namespace nccl
