@@ -1,25 +1,32 @@
-"""Tensors that are not in host memory: copied there and back, for every collective."""
+"""Tensors on an accelerator, the one that PyTorch finds, else the device for tests: copied to host memory and back, for
+every collective."""
 
 from __future__ import annotations
 
+import importlib
+import shutil
 from collections.abc import Callable
 
 import pytest
 import torch
 
 import wiresum.horovod.torch as hvd
+from wiresum_lab.doubles.device import BUILD_TIMEOUT_S
+from wiresum_lab.ranks import on_device
 from wiresum_lab.ranks.cluster import Cluster
 
-from . import horovod_ranks, host_device
+from . import horovod_ranks
 
 
-def device_of(kind: str) -> torch.device:
-    return host_device.install() if kind == host_device.NAME else torch.device(kind)
+def device_by(module: str) -> torch.device:
+    if module:
+        importlib.import_module(module).load()
+    return on_device.device()
 
 
-def calls_every_collective(rank: int, size: int, kind: str) -> None:
+def calls_every_collective(rank: int, size: int, module: str) -> None:
+    device = device_by(module)
     horovod_ranks.begin(rank, size)
-    device = device_of(kind)
 
     def check(result: torch.Tensor, expected: object) -> None:
         assert result.device.type == device.type
@@ -43,9 +50,9 @@ def calls_every_collective(rank: int, size: int, kind: str) -> None:
     check(target, [1.0, 1.0])
 
 
-def trains(rank: int, size: int, kind: str) -> None:
+def trains(rank: int, size: int, module: str) -> None:
+    device = device_by(module)
     horovod_ranks.begin(rank, size)
-    device = device_of(kind)
     leaf = torch.full((2,), float(rank), requires_grad=True)
     hvd.allreduce(leaf.to(device), op=hvd.Sum).cpu().sum().backward()
     assert leaf.grad is not None and leaf.grad.tolist() == [2.0, 2.0]
@@ -58,11 +65,11 @@ def trains(rank: int, size: int, kind: str) -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 
-@pytest.mark.parametrize("kind", [host_device.NAME, "cuda"])
+@pytest.mark.slow
+@pytest.mark.timeout(2 * BUILD_TIMEOUT_S)
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja for the device of tests")
 @pytest.mark.parametrize("test", [calls_every_collective, trains])
 def test_tensors_of_a_device_are_copied_to_host_memory_and_back(
-    launch: Callable[..., Cluster], test: Callable[..., None], kind: str
+    launch: Callable[..., Cluster], test: Callable[..., None]
 ) -> None:
-    if kind == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    launch(2).run(test, kind)
+    launch(2).run(test, on_device.found_or_double())
