@@ -20,6 +20,7 @@ from wiresum.controller.security.names import Claims
 from wiresum.controller.service.join_server import LAG_S_MAX, TICK_S
 from wiresum_lab.clocks.by_hand import FrozenClock
 from wiresum_lab.doubles.controller import RecordingDriver
+from wiresum_lab.doubles.operator_service import example_report
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
@@ -28,46 +29,16 @@ Serve = Callable[..., MetricsServer]
 """Takes what reports, and further collectors."""
 
 
-def example_report() -> join.Report:
-    workers = [
-        join.WorkerReport(state="attending", heartbeat_age_ms=100 + 900 * rank, contributions=50 - rank)
-        for rank in range(2)
-    ]
-    running = join.JobReport(
-        name="night",
-        switch_name="rack1",
-        state="running",
-        world_size=2,
-        joined=2,
-        slots=256,
-        lanes=360,
-        packets={"admitted": 100, "stale": 2, "invented": 9},
-        results=50,
-        age_seconds=12.5,
-        workers=workers,
-        streams=1,
-    )
-    queued = join.JobReport(name="next", state="queued", world_size=4, joined=4, queue_position=1)
-    switch = join.SwitchReport(
-        name="rack1",
-        kind="software",
-        state="draining",
-        slots_total=512,
-        slots_free=256,
-        jobs=1,
-        jobs_max=64,
-        stray_packets={"unknown": 3},
-        room={"slots": 512, "admit": 4096},
-        room_taken={"slots": 256, "admit": 4000},
-    )
-    service = join.ServiceReport(
-        role="active",
-        software_version="0.0.test",
-        age_seconds=60,
-        refusals={"permission_denied": 4},
-        moves={"switch_lost": 2},
-    )
-    return join.Report(jobs=[running, queued], switches=[switch], service=service)
+def report_with_trouble() -> join.Report:
+    """The usual example, with what only metrics tell."""
+    report = example_report()
+    report.jobs[0].streams = 1
+    report.jobs[0].packets["invented"] = 9
+    report.switches[0].state = "draining"
+    report.switches[0].stray_packets["unknown"] = 3
+    report.service.refusals["permission_denied"] = 4
+    report.service.moves["switch_lost"] = 2
+    return report
 
 
 @pytest.fixture
@@ -95,18 +66,18 @@ def scraped(server: MetricsServer) -> dict[str, list[tuple[Labels, float]]]:
 
 
 def test_a_report_is_exported(serving: Serve) -> None:
-    found = scraped(serving(example_report))
-    night = {"job_name": "night", "switch": "rack1"}
+    found = scraped(serving(report_with_trouble))
+    night = {"job_name": "night-run", "switch": "rack1"}
     assert found["wiresum_up"] == [({}, 1.0)]
     assert found["wiresum_state_writable"] == [({}, 1.0)]
     assert found["wiresum_job_packets_total"] == [
-        (night | {"reason": "admitted"}, 100.0),
-        (night | {"reason": "stale"}, 2.0),
+        (night | {"reason": reason}, count)
+        for reason, count in (("admitted", 1000), ("resent", 2), ("duplicate", 3), ("stale", 4), ("out_of_lease", 5))
     ]
-    assert (night, 50.0) in found["wiresum_job_results_total"]
-    assert (night, 50.0 * 360 * 4) in found["wiresum_job_summed_bytes_total"]
-    assert (night, 1.0) in found["wiresum_job_heartbeat_age_seconds"]
-    assert (night, 1.0) in found["wiresum_job_contributions_behind"]
+    assert (night, 500.0) in found["wiresum_job_results_total"]
+    assert (night, 500.0 * 360 * 4) in found["wiresum_job_summed_bytes_total"]
+    assert (night, 3.04) in found["wiresum_job_heartbeat_age_seconds"]
+    assert (night, 40.0) in found["wiresum_job_contributions_behind"]
     assert (night, 1.0) in found["wiresum_job_streams"]
     assert ({"job_name": "next", "switch": ""}, 1.0) in found["wiresum_job_queue_position"]
     assert found["wiresum_jobs"] == [({"state": "queued"}, 1.0), ({"state": "running"}, 1.0)]
@@ -115,10 +86,12 @@ def test_a_report_is_exported(serving: Serve) -> None:
     assert found["wiresum_switch_slots_free"] == [({"switch": "rack1"}, 256.0)]
     assert found["wiresum_switch_room"] == [
         ({"switch": "rack1", "resource": "admit"}, 4096.0),
+        ({"switch": "rack1", "resource": "jobs"}, 64.0),
         ({"switch": "rack1", "resource": "slots"}, 512.0),
     ]
     assert found["wiresum_switch_room_taken"] == [
-        ({"switch": "rack1", "resource": "admit"}, 4000.0),
+        ({"switch": "rack1", "resource": "admit"}, 2.0),
+        ({"switch": "rack1", "resource": "jobs"}, 1.0),
         ({"switch": "rack1", "resource": "slots"}, 256.0),
     ]
     assert found["wiresum_switch_stray_packets_total"] == [({"switch": "rack1", "reason": "unknown"}, 3.0)]
