@@ -182,7 +182,7 @@ def _made_up(frame: bytes, job: Job, first: int = 1) -> tuple[int, ...]:
 # Frames that are not the protocol's.
 
 
-@case("R2.3", "R2.10")
+@case("R2.3", "R2.10", needs="frames")
 def options_fragments_and_other_protocols_are_not_summed(there: Network) -> Iterator[str]:
     job = a_job(there, 1)
     right = there.own_frame(job.members[0], contribution(job, 0)).pack()

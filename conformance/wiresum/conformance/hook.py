@@ -60,7 +60,9 @@ class Hooked:
             return None
         if not isinstance(said, dict) or not said.keys() <= {*REASONS, RESULTS}:
             raise SwitchError(f"{self._script} says of its counters {said!r}, and not numbers of {(*REASONS, RESULTS)}")
-        return +Counter({reason: int(count) for reason, count in said.items()})
+        counted = Counter({reason: int(count) for reason, count in said.items()})
+        counted.subtract(self._wires.counted)  # differences count, so these may be below 0
+        return counted
 
     def _call(self, verb: str, **about: Any) -> Any:
         """The script's answer, which may be empty: None."""

@@ -119,7 +119,8 @@ def wrong_copies(
         own = (there.switch.own, SWITCH_PORT + thread)
         to = [m for m in lacking if found == (there.port(m), there.host(m), _port_of(there, m, thread), *own)]
         if not to:
-            return Wrong(f"no packet was to come out at port {port} like {frame}")
+            ends = f"{frame.target.address} port {frame.target_port}, {frame.payload.hex(' ', 4)}"
+            return Wrong(f"at port {port} came what was not to come there: for {ends}")
         if frame.payload != datagram:
             text = f"{to[0]} gets {frame.payload.hex(' ', 4)}, and not {datagram.hex(' ', 4)}"
             return Wrong(text, _part(frame.payload, datagram))

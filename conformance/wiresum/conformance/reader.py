@@ -40,7 +40,7 @@ from wiresum.join.constants import (
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
-FEATURES = frozenset({"diverged_flag", "trees", "udp_checksum"})
+FEATURES = frozenset({"diverged_flag", "frames", "trees", "udp_checksum"})
 """The profiles that a scenario names."""
 
 SCENARIO_LANES_MAX = 360

@@ -18,7 +18,7 @@ PROFILES = {
     "trees": "the switch may have a parent",
     "diverged_flag": "flag bit 1 of a RESULT says that the workers call different collectives",
     "udp_checksum": "the switch, or its host, verifies UDP's checksum, and writes one",
-    "frames": "the switch itself counts what a host's kernel would drop uncounted",
+    "frames": "the switch itself refuses and counts frames, where a host's kernel takes more and counts none",
     "network": "it answers ARP and pings, and passes on the frames of others",
 }
 """What a switch may implement. A scenario names those that it needs, besides kinds of packets, which say it."""

@@ -16,12 +16,13 @@ import contextlib
 import select
 import socket
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address
 
 from wiresum.conformance import frames
 from wiresum.conformance.network import HOSTS_MAX, host
-from wiresum.conformance.switch import PlacedJob, Switch, SwitchError
+from wiresum.conformance.switch import RESULTS, PlacedJob, Switch, SwitchError
 from wiresum.controller.driver import Endpoint, JobEntry
 from wiresum.join.constants import SWITCH_PORT, THREADS_MAX, Header, Kind
 
@@ -65,6 +66,10 @@ class Wires:
         """The imaginary hosts, and their ports."""
         self.sent = 0
         """The number of the last fence."""
+        self.counted: Counter[str] = Counter()
+        """How a switch counts the fences."""
+        self._begun: set[tuple[int, int]] = set()
+        """Ports and threads whose fence has been sent since the switch was loaded."""
 
     def close(self) -> None:
         for made in self._sockets.values():
@@ -81,6 +86,7 @@ class Wires:
     def fences(self, switch: Switch) -> list[PlacedJob]:
         """The jobs that must be admitted to a switch without other jobs, in its first slots."""
         self._hosts = {}
+        self._begun.clear()
         for number in range(HOSTS_MAX):
             there = host(switch, number)
             ends = frames.Host(bytes.fromhex(there.mac.replace(":", "")), IPv4Address(there.address))
@@ -132,6 +138,8 @@ class Wires:
 
     def send_fence(self, port: int, thread: int) -> tuple[int, int]:
         entry, there = self._fences[port].entry, self._fences[port].hosts[0]
+        self.counted.update(["resent"] if (port, thread) in self._begun else ["admitted", RESULTS])
+        self._begun.add((port, thread))
         self.sent += 1
         number = self.sent & 0xFFFFFFFF
         header = Header(kind=Kind.DATA, job=entry.job, key=entry.key, cell=2 * thread + 1, round=1, chunk=number)
@@ -158,7 +166,8 @@ class Wires:
 
     def _is_of_a_host(self, port: int, content: bytes) -> bool:
         """Is it what the kernel of a switch that is a host says by itself? Answers it, if it asks for a host."""
-        if content[12:14] == b"\x86\xdd":
+        unreachable = content[12:14] == b"\x08\x00" and content[23:24] == b"\x01" and content[34:35] == b"\x03"
+        if content[12:14] == b"\x86\xdd" or unreachable:
             return True
         if content[12:14] != b"\x08\x06" or content[20:22] != _ARP_REQUEST.to_bytes(2, "big"):
             return False
