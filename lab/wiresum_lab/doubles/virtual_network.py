@@ -66,6 +66,7 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         """The status code with which the call has ended; empty while it is open."""
         self._details = ""
         self._trailers: tuple[tuple[str, str], ...] = ()
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
     def is_answered(self) -> bool:
@@ -81,6 +82,13 @@ class Call(grpc.RpcError):  # type: ignore[misc]
         """Ends the call. Only the first end counts."""
         if not self.is_over:
             self.is_over, self._code, self._details, self._trailers = True, code, details, tuple(trailers)
+            for callback in self._callbacks:
+                callback()
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        if not self.is_over:
+            self._callbacks.append(callback)
+        return not self.is_over
 
     def answer(self, answer: Any) -> None:
         self.events.append(answer)

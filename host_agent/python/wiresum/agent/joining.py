@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from wiresum import join as messages
+from wiresum.agent import lifetime
 from wiresum.agent.clock import CLOCK, Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import Control, ask_again_after_s, code_of, details, grpc, is_from_service
@@ -111,6 +112,7 @@ def _ask(
     left_s = max(0.001, left_s)
     request.timeout_ms = max(1, int(1000 * left_s))
     call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
+    lifetime.watch(call)
     interruption.watch(call)
     granted: messages.JoinReply | None = None
     try:

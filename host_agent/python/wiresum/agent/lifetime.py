@@ -1,11 +1,19 @@
-"""The end of a process whose memberships attend, and its forked children. No membership is left behind by either."""
+"""The end of a process whose memberships attend, and its forked children. No membership is left behind by either, and
+no thread of gRPC with a lock: when the interpreter ends it stops daemon threads wherever they are, and then waits for
+ever if it destroys a call whose lock one of them held.
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
+import threading
+import time
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
+
+CALLS_S_MAX = 2.0
+"""How long the process's end waits for the threads of all calls."""
 
 
 class Mortal(Protocol):
@@ -25,6 +33,10 @@ class Mortal(Protocol):
 _alive: weakref.WeakSet[Mortal] = weakref.WeakSet()
 _inherited: list[object] = []
 """What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
+_open: dict[threading.Event, Any] = {}
+"""Calls of gRPC, by what is set when they are over."""
+_threads: set[threading.Thread] = set()
+"""Those that use calls, and perhaps some that have ended."""
 
 
 def begin(one: Mortal) -> None:
@@ -40,15 +52,51 @@ def keep_for_ever(*things: object) -> None:
     _inherited.append(things)
 
 
+def watch(call: Any) -> None:
+    """The process does not end while threads use this call of gRPC, unless that takes too long."""
+    over = threading.Event()
+
+    def note() -> None:
+        use()  # this thread serves the call's channel
+        _open.pop(over, None)
+        over.set()
+
+    _open[over] = call
+    if not call.add_callback(note):
+        del _open[over]
+
+
+def use() -> None:
+    """This thread uses a call."""
+    for thread in list(_threads):
+        if not thread.is_alive():
+            _threads.discard(thread)
+    _threads.add(threading.current_thread())
+
+
+def _end_calls() -> None:
+    end_at = time.monotonic() + CALLS_S_MAX
+    for over, call in list(_open.items()):
+        call.cancel()
+        over.wait(max(0.0, end_at - time.monotonic()))
+    for thread in _threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, end_at - time.monotonic()))
+
+
 def _end_all() -> None:
     alive = list(_alive)
     for one in alive:
         one.abort_at_exit()  # of all, before the first waits for a service that hears it, so that they wait together
     for one in alive:
         one.leave()
+    _end_calls()
 
 
 def _after_fork() -> None:
+    keep_for_ever(*_open.values())
+    _open.clear()
+    _threads.clear()
     for one in list(_alive):
         one.after_fork_in_child()
 

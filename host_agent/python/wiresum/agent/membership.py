@@ -388,7 +388,9 @@ class Membership:
         if stream.is_over:
             return
         try:
+            lifetime.use()
             call = self._control.stub().Attend(self._heartbeats(stream))
+            lifetime.watch(call)
             stream.begin(call)
         except ValueError:  # the channel is closed
             self._put(Event.BROKE, "the connection was closed", stream=stream)
@@ -436,6 +438,7 @@ class Membership:
 
     def _heartbeats(self, stream: _Stream) -> Iterator[messages.Heartbeat]:
         """Runs in gRPC's thread."""
+        lifetime.use()
         while (beat := self._newest(stream)) is not None:
             member, halted, counts = beat
             traffic = self._progress() if counts else NO_TRAFFIC
