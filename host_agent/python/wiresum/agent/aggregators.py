@@ -23,10 +23,10 @@ from typing import Protocol
 from wiresum.agent.config import LOCAL, AgentConfig
 from wiresum.agent.diagnosis import describe
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
+from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import Membership
 from wiresum.agent.orders import Abort
-from wiresum.agent.search import Fallback
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.agent.world import WORLD, World

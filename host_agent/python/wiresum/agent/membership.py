@@ -33,13 +33,14 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
 from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
+from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.life import Halt, Life, Move, Output, Worker
 from wiresum.agent.life_table import ABORT_S_MAX, LEAVE_S_MAX, Event, Phase
 from wiresum.agent.machine import host_id
 from wiresum.agent.multicast import GroupWatch
 from wiresum.agent.orders import Abort
-from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Fallback, Services
+from wiresum.agent.search import ATTEMPT_BYTES, NOT_READY, Services
 from wiresum.agent.statistics import NO_TRAFFIC, Moved, TrafficStats
 from wiresum.agent.way_out import why_cut_off
 from wiresum.agent.world import WORLD, World

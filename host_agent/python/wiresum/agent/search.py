@@ -14,7 +14,6 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from wiresum import join as messages
 from wiresum.agent.errors import WiresumError
@@ -34,33 +33,6 @@ NOT_READY = "NOT_READY"
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
 """Refusals that asking again may help against, as join.proto lists them. So it may if a switch would not take the job
 (INTERNAL); but then the next service is asked first."""
-
-
-class Fallback(Protocol):
-    """A switch that the job's workers start for themselves: fallback.py."""
-
-    @property
-    def target(self) -> str:
-        """Where its service is, host:port; empty: there is none."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """Why what listens there was not believed to be the fallback, a sentence; empty if that is not so."""
-        ...
-
-    def open(self, grant: messages.JoinReply) -> None:
-        """Starts it, if that is this process's part, for a job with such a lease. Idempotent, and quick; also to be
-        called again after `close`."""
-        ...
-
-    def serves(self) -> bool:
-        """Does it take this job? Bounded in time: a second or two."""
-        ...
-
-    def close(self) -> None:
-        """Ends what this process has started: the job goes on elsewhere, or is over. Idempotent."""
-        ...
 
 
 class Services:
