@@ -109,8 +109,7 @@ def test_two_tables_are_simulated_printed_and_kept(tmp_path: Path, capsys: pytes
 
 
 def test_one_case_says_all_that_was_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    case = ["case", "--workers", "32", "--racks", "16", "--megabytes", "0.5", "--loss", "0.001", "--seed", "3"]
-    assert main(case) == 0
+    assert main(["case", "workers=32", "racks=16,", "megabytes=0.5", "loss=0.001", "seed=3"]) == 0
     printed = capsys.readouterr().out
     assert "32 workers, 100 Gbit/s, loss 0.001, 0.5 MB" in printed
     assert "retransmissions" in printed and "buffer_held_max" in printed

@@ -4,7 +4,7 @@
     make bench NAMES=scale ARGS='loss stragglers'     two of them
     make bench NAMES=scale ARGS=--quick               a tenth of the bytes: for a first look
     make bench NAMES=scale ARGS='--draw docs'         with the pictures of docs/scale.md
-    make bench NAMES=scale ARGS='case --workers 1024 --racks 16,2 --megabytes 100'       one sum of your own
+    make bench NAMES=scale ARGS='case workers=1024 racks=16,2 megabytes=100'    one sum of your own
     make bench NAMES=scale ARGS=calibrate             the same sums on a star of network namespaces (root), side by side
 
 Workers, switches and their constants are the shipped ones; hosts, links and time are simulated, so the results do not
@@ -15,6 +15,7 @@ every sum is checked. docs/scale.md explains the simulation and the columns.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import multiprocessing
 import os
@@ -99,32 +100,14 @@ def records_of(records: Records) -> Iterator[dict[str, Any]]:
                 yield {"study": name, "labels": row.labels, "bound_s": outcome.case.bound_s, **asdict(outcome)}
 
 
-def run_case(options: argparse.Namespace) -> None:
-    case = Case(
-        workers=options.workers,
-        a_host=options.a_host,
-        racks=options.racks,
-        gbit=options.gbit,
-        link_ns=options.link_ns,
-        loss=options.loss,
-        megabytes=options.megabytes,
-        slots=options.slots,
-        bits=options.bits,
-        jobs=options.jobs,
-        seed=options.seed,
-    )
-    outcome = simulate(case)
+def run_case(settings: Sequence[str]) -> None:
+    """Each setting is NAME=VALUE, with the name of a field of `Case` and a value as in Python."""
+    pairs = (setting.partition("=") for setting in settings)
+    outcome = simulate(Case(**{name: ast.literal_eval(value) for name, _, value in pairs}))
     say(describe(outcome))
     for name, value in asdict(outcome).items():
         if name != "case":
             say(f"  {name:<16} {value}")
-
-
-def sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(",") if size)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} are no numbers: write 16,2 for racks of two switches") from None
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -138,36 +121,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     what = (*STUDIES, "case", "calibrate")
     add = parser.add_argument
-    add("what", nargs="*", metavar="WHAT", help="tables, `case` or `calibrate` (default: all tables)")
+    add("what", nargs="*", metavar="WHAT", help="tables (default: all), `calibrate`, or `case` with fields of `Case`")
     add("--quick", action="store_true", help="a tenth of the bytes, one seed")
     add("--workers-max", type=int, default=JOB_WORKERS_MAX, help="leave out larger jobs: 4,096 take 2 GB of memory")
     add("--processes", type=int, default=os.cpu_count(), help="simulations at a time (default: %(default)s)")
     add("--draw", type=Path, metavar="FOLDER", help="draw the charts into this folder")
     add("--json", type=Path, default=Path("build/bench/scale.json"), help="where the records go (default: %(default)s)")
-    one = parser.add_argument_group("of a case")
-    add = one.add_argument
-    default = Case()
-    add("--workers", type=int, default=default.workers, help="4,096 at most; 32 at one switch (%(default)s)")
-    add("--a-host", type=int, default=default.a_host, metavar="N", help="workers on each host (%(default)s)")
-    add("--racks", type=sizes, default=(), metavar="N,N", help="hosts at a leaf, leaves below a switch, ... (none)")
-    add("--gbit", type=float, default=default.gbit, help="rate of every link (%(default)s)")
-    add("--link-ns", type=int, default=default.link_ns, help="delay of every link and its switch (%(default)s)")
-    add("--loss", type=float, default=default.loss, help="fraction of packets lost on every link (%(default)s)")
-    add("--megabytes", type=float, default=default.megabytes, help="size of the tensor in fp32 (%(default)s)")
-    add("--slots", type=int, default=default.slots, help="slots of the job (%(default)s)")
-    add("--bits", type=int, choices=(8, 16, 32), default=default.bits, help="bits of a float on the wire (%(default)s)")
-    add("--jobs", type=int, default=default.jobs, help="jobs at the same time on the same hosts (%(default)s)")
-    add("--seed", type=int, default=default.seed, help="seed of the losses (%(default)s)")
     options = parser.parse_args(arguments)
-    if unknown := [word for word in options.what if word not in what]:
+    unknown = [word for word in options.what if word not in what]
+    if unknown and options.what[0] != "case":
         parser.error(f"no {unknown[0]}: there are {', '.join(what)}")
     return options
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    if options.what == ["case"]:
-        run_case(options)
+    if options.what[:1] == ["case"]:
+        run_case(options.what[1:])
         return 0
     if options.what == ["calibrate"]:
         return calibration.run()
