@@ -86,9 +86,6 @@ class Server:
         """Waits until refusals are counted, which happens at about the time when the client is told."""
         wait_until(lambda: self.security.refusals == counted, f"refusals are {counted}")
 
-    def call_soon(self, action: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(action)
-
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE_S)
@@ -382,24 +379,6 @@ def test_a_refused_connection_is_counted_and_the_client_asks_again(
         server.expect_refusals({"connections": 1})
     wait_until(lambda: len(server.security.front._idle) > 0, "a connection can give way")
     client.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
-
-
-def test_calls_in_progress_with_a_revoked_certificate_end_with_the_reason(
-    serve: Serve, connect: Connect, issue: Callable[..., Path], controller_tls: Path
-) -> None:
-    server = serve(tls=controller_tls)
-    lost, kept = (connect(server, issue("worker", name)) for name in ("lost", "kept"))
-    with streams(lost, 3) as ending, streams(kept, 1) as going_on:
-        serials = {c.caller.name: c.caller.serial for c in server.security.interceptor._in_progress}
-        server.security.revocations._serials = frozenset({serials["lost"]})
-        server.call_soon(server.security._end_revoked)
-        for stream in ending:
-            code, text = refusal(lambda stream=stream: next(stream))
-            assert (code, "lost at 127.0.0.1 was revoked: ask whoever" in text) == ("UNAUTHENTICATED", True)
-        server.expect_refusals({"revoked": 3})
-        wait_until(lambda: len(server.security.front) == 1, "its connection ends")
-        assert going_on[0].is_active()
-    kept.stub.Diagnose(join.Member(), timeout=PATIENCE_S)
 
 
 def test_a_flooding_stream_is_slowed_down_without_loss() -> None:
