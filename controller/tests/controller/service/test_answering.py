@@ -43,15 +43,6 @@ def server(driver: RecordingDriver, store: Store, clock: FrozenClock) -> Iterato
     server.stop(0.0)
 
 
-@pytest.fixture
-def job(client: Client) -> Iterator[list[Attendance]]:
-    """Two attending workers of a running job."""
-    streams = [Attendance(client, reply) for reply in client.join_all(2)]
-    yield streams
-    for stream in streams:
-        stream.hang_up()
-
-
 @contextlib.contextmanager
 def stopped(server: JoinServer, clock: FrozenClock, store: Store) -> Iterator[None]:
     """As by SIGSTOP. Meanwhile a standby has taken over."""

@@ -77,15 +77,6 @@ def server(driver: RecordingDriver, store: Store, clock: FrozenClock, times: Tim
     server.stop(0.0)
 
 
-@pytest.fixture
-def job(client: Client) -> Iterator[list[Attendance]]:
-    """Two attending workers of a running job."""
-    streams = [Attendance(client, reply) for reply in client.join_all(2)]
-    yield streams
-    for stream in streams:
-        stream.hang_up()
-
-
 def states(store: Store) -> list[str]:
     """The states of the jobs on disk."""
     with contextlib.closing(Store(store.path.parent)) as reader:
