@@ -439,12 +439,10 @@ class World:
 
     def _expect_nothing_kept(self) -> None:
         if self.job.fallback is not None:
-            children, told = self.job.fallback.children, self.job.fallback.told
-            ended = self.network.wait_for(
-                lambda: not any(child.runs for child in children), self.network.now() + KEEP_S
-            )
-            assert ended and not told, f"a child outlives its jobs, or another process was told {told}"
-            assert self.job.fallback.is_given_back, "its port is free again"
+            fallback, until = self.job.fallback, self.network.now() + KEEP_S
+            ended = self.network.wait_for(lambda: not fallback.child_runs and fallback.is_given_back, until)
+            assert ended, "a child outlives its jobs, or keeps its port"
+            assert fallback.told == [], "another process was told something"
         services = list(self.network.services.values())
         slots = [sum(each.sizes.slots for each in running.switches) for running in services]
         assert self.network.wait_for(

@@ -153,13 +153,17 @@ class FallbackOf:
         return self.is_orphan or self._squatter is not None
 
     @property
+    def child_runs(self) -> bool:
+        return any(child.runs for child in self.children)
+
+    @property
     def is_given_back(self) -> bool:
         return self.target not in _registry.homes
 
     def _start(self, command: list[str], _held: object, served: bytes) -> Child:
         if self.is_barred:
             raise OSError("no process can be started")
-        assert not any(child.runs for child in self.children), "one runs at a time"
+        assert not self.child_runs, "one runs at a time"
         self.children.append(Child(self, command, served))
         return self.children[-1]
 
