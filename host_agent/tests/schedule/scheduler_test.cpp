@@ -92,6 +92,15 @@ TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {  // R5.2
   EXPECT_EQ(scheduler.exact_sums(), 1U);
 }
 
+TEST(Scheduler, AShortSumTakesAtMost16Packets) {  // R5.2
+  for (const auto& [elements, dtype] : {std::pair{2U, numeric::Dtype::kI32}, {3U, numeric::Dtype::kF32}}) {
+    Scheduler scheduler(exact_config(100));
+    Fp32Tensor tensor(elements, 1.5F);
+    submit(scheduler, tensor.request(), kLanes);
+    EXPECT_EQ(shares_of(scheduler).at(0).work.format.dtype, dtype) << elements << " words from each of 32 workers";
+  }
+}
+
 TEST(Scheduler, ALongerSumOfFloatsIsSummedExactlyByTheThreads) {
   Scheduler scheduler(exact_config(100));
   Fp32Tensor tensor(20, 1.5F);
@@ -149,6 +158,16 @@ TEST(Scheduler, SplitsRequestsIntoEqualSharesAndThreadsTakeTurns) {  // R4.1
     EXPECT_EQ(shares[i].work.chunk_begin, expected[i][1]);
     EXPECT_EQ(shares[i].work.chunk_end, expected[i][2]);
   }
+}
+
+TEST(Scheduler, AShareHasAtLeast16ChunksIfThereAreSoMany) {  // R4.1
+  Scheduler scheduler({.threads = 4, .workers = kWorkers, .lanes = kLanes});
+  Tensor tensor(17, true);
+  submit(scheduler, tensor.dense_request(), kLanes);
+  const auto shares = shares_of(scheduler);
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[0].work.chunk_end, 16u);
+  EXPECT_EQ(shares[1].work.chunk_end, 17u);
 }
 
 TEST(Scheduler, FinishesARequestWithItsLastShare) {

@@ -291,6 +291,22 @@ TEST(WorkerWindow, BoundsThePacketsInFlight) {  // R4.8
   EXPECT_EQ(rig.poll().size(), 9u) << "one result came while the window was full";
 }
 
+TEST(WorkerWindow, BeginsWith32PacketsAndAsksAfter20To200Milliseconds) {  // R4.9, R4.19
+  Rig rig(WorkerConfig{.workers = 2, .lanes = 4});
+  Integers job(iota(4 * 100), {.workers = 2, .lanes = 4});
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  EXPECT_EQ(rig.poll().size(), 32u);
+  TimeNs pause = rig.worker().next_timeout();
+  EXPECT_EQ(pause, 20 * kMillisecond);
+  for (int i = 0; i < 20; ++i) {
+    const TimeNs at = rig.worker().next_timeout();
+    rig.poll_at(at);
+    pause = rig.worker().next_timeout() - at;
+    EXPECT_LE(pause, 200 * kMillisecond);
+  }
+  EXPECT_GE(pause, 150 * kMillisecond);
+}
+
 // ---- Numbers ----
 
 TEST(WorkerNumbers, BlockExponentBeginsWithAMetaRoundAndLooksOneChunkAhead) {  // R5.10, R5.11
