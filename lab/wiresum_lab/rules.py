@@ -33,7 +33,7 @@ P4 = "lab/wiresum_lab/rules_p4.toml"
 NOT_CITING = ("docs", "lab")
 """Folders that no rule is implemented or tested in."""
 TESTS = {"tests", "bmv2_tests", "conformance"}
-"""Folders whose files test; all others implement."""
+"""Folders whose files test, also the switches of others; the files of all others implement."""
 SUFFIXES = {".c", ".cpp", ".h", ".hpp", ".proto", ".py", ".txt"}
 NUMBER = re.compile(r"\bR\d+\.\d+\b")
 RULE = re.compile(r"^- \*\*(R\d+\.\d+)\*\* (.*(?:\n(?:  .*)?)*)", re.MULTILINE)
