@@ -93,11 +93,13 @@ TEST(Scheduler, AShortSumOfFloatsIsOneCollectiveOfIntegers) {  // R5.2
 }
 
 TEST(Scheduler, AShortSumTakesAtMost16Packets) {  // R5.2
-  for (const auto& [elements, dtype] : {std::pair{2U, numeric::Dtype::kI32}, {3U, numeric::Dtype::kF32}}) {
-    Scheduler scheduler(exact_config(100));
-    Fp32Tensor tensor(elements, 1.5F);
+  for (const auto& [workers, dtype] : {std::pair{16U, numeric::Dtype::kI32}, {17U, numeric::Dtype::kF32}}) {
+    SchedulerConfig config = exact_config(100);
+    config.workers = workers;
+    Scheduler scheduler(config);
+    Fp32Tensor tensor(4, 1.5F);
     submit(scheduler, tensor.request(), kLanes);
-    EXPECT_EQ(shares_of(scheduler).at(0).work.format.dtype, dtype) << elements << " words from each of 32 workers";
+    EXPECT_EQ(shares_of(scheduler).at(0).work.format.dtype, dtype) << "4 words from each of " << workers;
   }
 }
 

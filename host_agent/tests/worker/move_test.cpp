@@ -257,6 +257,20 @@ TEST(Move, RepeatsComeBeforeAllElseInOrderOfTheSlots) {  // R9.9
   EXPECT_EQ(slots, (std::vector<std::uint32_t>{1, 2, 3, 0, 1, 2, 3}));
 }
 
+TEST(Move, ARepeatComesBeforeTheFirstPacketOfAnEarlierSlot) {  // R9.9
+  Rig rig;
+  Integers first(iota(16));
+  ASSERT_TRUE(rig.worker().submit(first.work));
+  for (const Sent& sent : rig.poll()) rig.answer(sent, iota(4));
+  Floats second(std::vector<float>(16, 1.0F));
+  ASSERT_TRUE(rig.worker().submit(second.work));
+  ASSERT_EQ(rig.poll().size(), 4U);
+  ASSERT_TRUE(move(rig, {kNone, kRepeats, kAhead, kRepeats}));
+  std::vector<std::uint32_t> slots;
+  for (const Sent& packet : rig.poll()) slots.push_back(packet.slot);
+  EXPECT_EQ(slots, (std::vector<std::uint32_t>{1, 2, 3, 0}));
+}
+
 TEST(Move, WhatIsSubmittedDuringARepeatFollowsIt) {
   Rig rig(one_slot());
   Integers first(iota(4));

@@ -93,6 +93,8 @@ TEST(RttEstimator, WhatWasMeasuredWhilePeersWaitedForATimerIsForgottenAtOnce) { 
   for (int i = 0; i < 10; ++i) rtt.sample(20 * kMs);
   rtt.sample(20 * kMs / 8);
   EXPECT_GT(rtt.smoothed(), 17 * kMs) << "an eighth is no mistake";
+  rtt.sample(rtt.smoothed() / 8 - 1);
+  EXPECT_LT(rtt.smoothed(), 3 * kMs) << "less than an eighth is";
   rtt.sample(kMs / 100);
   EXPECT_EQ(rtt.smoothed(), kMs / 100);
   EXPECT_EQ(rtt.later(), 4 * kMs / 100) << "as after the first sample";
