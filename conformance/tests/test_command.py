@@ -176,7 +176,7 @@ def test_the_list_names_rules_and_profiles() -> None:
     ("arguments", "said"),
     [
         ([], "either --p4runtime or --hook"),
-        (["--only", "R99.1"], "no check of these profiles is called R99.1"),
+        (["--only", "R99"], "no check of these profiles is called R99"),
         (["--profile", "wings"], "there is no wings"),
         (["--p4runtime", "127.0.0.1:1", "--ports", "eth1"], "--ports says 1=eth1,2=eth2"),
         (["--p4runtime", "127.0.0.1:1", "--ports", "1=there_is_none"], "there_is_none"),
