@@ -249,6 +249,14 @@ def wait_until(
     return found
 
 
+def has_ended(process: int) -> bool:
+    """Whether or not somebody has asked for its status."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def cpu_seconds(process: int) -> float:
     """User and system time of all present and former threads of a process."""
     # The clock number of another process's CPU time, as clock_getcpuclockid(3) computes it.

@@ -38,7 +38,7 @@ from wiresum_lab.doubles.controller import Client, RecordingDriver, join_request
 from wiresum_lab.doubles.virtual_network import Host, Network
 from wiresum_lab.doubles.virtual_network import Service as VirtualService
 from wiresum_lab.patience import PATIENCE_S
-from wiresum_lab.processes import Program, unused_port, wait_until, wiresum
+from wiresum_lab.processes import Program, has_ended, unused_port, wait_until, wiresum
 
 HOST = "127.0.0.1"
 LANES, SLOTS = 64, 256
@@ -306,8 +306,10 @@ os.read(0, 1)
         each = Fallback(AgentConfig(switch=config.switch, fallback=worker.stdout.readline().strip()), "a-job", None)
         each.know(GRANT)
         wait_until(each.serves, "it serves here, too")
+        child = child_of(worker.pid, each.target)
         worker.kill()
     await_end(each)
+    wait_until(lambda: has_ended(child), "nothing keeps its process")
 
 
 def test_there_is_none_where_it_is_off_or_was_not_agreed_on(config: AgentConfig) -> None:
