@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -263,16 +263,21 @@ class Nodes:
             node.stdin.write(f"{seed}\n")
             node.stdin.flush()
         with ThreadPoolExecutor(len(self._nodes)) as pool:
-            said = list(pool.map(self._outcome, self._nodes, timeout=3 * PATIENCE_S))
+            lines = [pool.submit(self._line, node) for node in self._nodes]
+            _, late = wait(lines, 3 * PATIENCE_S)
+            for node in self._nodes if late else []:
+                node.kill()
+        said = [line.result() for line in lines]
         for rank, line in enumerate(said):
             if not line:
-                self._nodes[rank].communicate(timeout=PATIENCE_S)
+                end(self._nodes[rank])
                 self._nodes[rank] = self._start_one(rank, self._service.endpoint)
         for handle in self._folder.iterdir():
             handle.unlink()
+        assert not late, f"{len(late)} nodes of {len(said)} hang"
         return said
 
-    def _outcome(self, node: subprocess.Popen[str]) -> str:
+    def _line(self, node: subprocess.Popen[str]) -> str:
         assert node.stdout
         while (line := node.stdout.readline()) == "switch\n":
             self._service.stop(keep_jobs=True)
@@ -280,9 +285,14 @@ class Nodes:
         return line
 
     def end(self) -> None:
-        for node in self._nodes:
-            end(node)
-        self._service.stop()
+        """The nodes end by themselves, and well: a sanitizer tells by the exit code what it has found."""
+        try:
+            for node in self._nodes:
+                outcome(node)
+        finally:
+            for node in self._nodes:
+                node.kill()
+            self._service.stop()
 
 
 @pytest.fixture(scope="module")
