@@ -26,9 +26,9 @@ def test_the_jobs_of_the_vectors_have_the_lanes_of_the_hardware_programs() -> No
     assert {job.lanes for scenario in load_all() for job in scenario.jobs} == {64}
 
 
-@pytest.mark.parametrize("chance", [1, 2, 3])
-def test_a_sequence_meets_every_reason_and_every_kind_of_answer(chance: int) -> None:
-    steps = traffic.scenario(chance, 1000, 64, PROFILES).steps
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_sequence_meets_every_reason_and_every_kind_of_answer(seed: int) -> None:
+    steps = traffic.scenario(seed, 1000, 64, PROFILES).steps
     reasons = Counter(step.expectation.reason for step in steps)
     assert reasons.keys() == DROP_REASONS | {"admitted", "resent"}
     assert {step.expectation.verdict for step in steps} == set(Verdict) - {Verdict.PASS}

@@ -43,8 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that name their seeds themselves keep them."""
+    own = {name for mark in metafunc.definition.iter_markers("parametrize") for name in str(mark.args[0]).split(",")}
     for name in SEEDS_DEFAULT:
-        if name in metafunc.fixturenames:
+        if name in metafunc.fixturenames and name not in own:
             seeds = metafunc.config.getoption("--seed", default=None)
             first = metafunc.config.getoption("--first-seed", default=0)
             count = metafunc.config.getoption("--seeds", default=0)
