@@ -86,7 +86,8 @@ class Tofino:
 
     def exchange(self, sent: Sequence[tuple[int, bytes]], expected: int = 0) -> list[tuple[int, bytes]]:
         copies = [copy for port, frame in sent for copy in self.switch.receive(port, frame, expected)]
-        return [(copy.port, copy.frame) for copy in (copies if sent else self.switch.late())]
+        copies += [] if expected else self.switch.late()
+        return [(copy.port, copy.frame) for copy in copies]
 
     def counted(self) -> Counter[str]:
         rows = range(1, len(self._entities) + 1)

@@ -94,11 +94,14 @@ def document(placed: PlacedJob) -> dict[str, Any]:
     parent = None
     if uplink is not None and placed.parent is not None:
         parent = {"number_at_parent": uplink.worker} | _place(uplink.parent, placed.parent)
+    cells = 2 * job.slots // job.threads
     threads = [
-        {"thread": job.port_offset + thread, "cells": [first, first + cells], "source_port_offset": thread}
+        {
+            "thread": job.port_offset + thread,
+            "cells": [cells * thread, cells * (thread + 1)],
+            "source_port_offset": thread,
+        }
         for thread in range(job.threads)
-        for cells in (2 * job.slots // job.threads,)
-        for first in (cells * thread,)
     ]
     return {
         "job": job.job,
