@@ -21,7 +21,7 @@ SEEDS_DEFAULT = {
     "long_seed": 60,
     "long_fault_seed": 60,
     "life_seed": 360,
-    "nccl_seed": 80,
+    "nccl_seed": 100,
 }
 """By the name of a test's argument. `make test` runs the first quarter, `make test-nightly` all."""
 SLOW = ("nccl_seed",)

@@ -134,25 +134,6 @@ void aborts(const std::string& /*none*/) {
   close(second);
 }
 
-/// A child has nothing of its parent's, and does not disturb it, however long it lives.
-void forks(const std::string& /*none*/) {
-  Group group = connected("g");
-  Step step{.bytes = kStepBytesMax};
-  check(post(group, step), "post");
-  const pid_t child = fork();
-  if (child == 0) {
-    int done = 0;
-    const bool is_refused = library.collnet->test(step.request, &done, nullptr) == ncclInvalidUsage;
-    const bool is_closed = library.collnet->closeColl(group.comm) == ncclSuccess;
-    std::_Exit(is_refused && is_closed ? 0 : 1);
-  }
-  int status = 0;
-  if (waitpid(child, &status, 0) != child || status != 0) die("the child was not refused");
-  check(await(step.request, nullptr), "test");
-  check(run(group, std::vector<Step>(20, Step{.type = ncclInt32, .bytes = 64 << 10})), "a step");
-  close(group);
-}
-
 /// What NCCL would never do, and what it must be told then.
 void misuses(const std::string& /*none*/) {
   Group group = connected("g");
@@ -367,8 +348,8 @@ int main(int count, char** arguments) {
   rank_here = std::atoi(arguments[3]);
   size = std::atoi(arguments[4]);
   const std::map<std::string, std::function<void(const std::string&)>> scenarios{
-      {"sums", sums},     {"many", many},   {"bits", bits},       {"connects", connects},   {"ends", ends},
-      {"aborts", aborts}, {"forks", forks}, {"misuses", misuses}, {"sequences", sequences},
+      {"sums", sums}, {"many", many},     {"bits", bits},       {"connects", connects},
+      {"ends", ends}, {"aborts", aborts}, {"misuses", misuses}, {"sequences", sequences},
   };
   const auto scenario = scenarios.find(arguments[5]);
   if (scenario == scenarios.end()) return 2;

@@ -216,12 +216,6 @@ def test_a_group_may_be_closed_with_requests_in_flight(start: Start) -> None:
         outcome(process)
 
 
-@pytest.mark.slow
-def test_a_forked_child_is_refused_and_disturbs_nobody(start: Start) -> None:
-    for process in start("forks"):
-        outcome(process)
-
-
 DIES = {1, 7}
 """The faults that end a node (node.cpp, `Fault`)."""
 
