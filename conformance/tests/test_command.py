@@ -59,7 +59,8 @@ def star() -> Iterator[Star]:
 def run(star: Star, *arguments: str) -> subprocess.CompletedProcess[str]:
     (link,) = json.loads(star.switch.run(["ip", "-j", "link", "show", "dev", STAR_DEVICE]))
     place = ["--ports", f"0={STAR_DEVICE}", "--address", star.switch.address, "--mac", link["address"]]
-    command = wiresum("conformance", *place, "--profile", OF_A_HOST, *arguments)
+    waits = ["--wait-s", str(PATIENCE_S)]
+    command = wiresum("conformance", *place, *waits, "--profile", OF_A_HOST, *arguments)
     return subprocess.run(
         star.workers[0].command(command), capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
     )

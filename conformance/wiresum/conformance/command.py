@@ -17,7 +17,7 @@ from wiresum.conformance.checks import Check, all_checks, chosen
 from wiresum.conformance.report import Outcome, Report
 from wiresum.conformance.scenarios import PROFILES
 from wiresum.conformance.switch import Switch, SwitchError
-from wiresum.conformance.wires import Wires, open_interface
+from wiresum.conformance.wires import FENCE_S_MAX, Wires, open_interface
 from wiresum.controller.driver import DriverError
 
 EPILOG = f"""\
@@ -69,6 +69,9 @@ FilePath = click.Path(dir_okay=False, exists=True, path_type=Path)
 @click.option("--only", multiple=True, metavar="WHAT", help="Only these checks: a rule, a section, or names with *.")
 @click.option("--seed", type=int, multiple=True, default=(1, 2, 3), help="Of a random sequence.  [default: 1, 2, 3]")
 @click.option("--packets", type=click.IntRange(0), default=400, show_default=True, help="In each random sequence.")
+@click.option(
+    "--wait-s", type=float, default=FENCE_S_MAX, show_default=True, help="The longest that the switch is silent for."
+)
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write a report there as JUnit XML.")
 @click.option("--list", "lists", is_flag=True, help="List the checks, and run none.")
 def conformance(lists: bool, only: tuple[str, ...], profile: str, junit: Path | None, **options: Any) -> None:
@@ -126,7 +129,8 @@ def _switch(profiles: frozenset[str], options: dict[str, Any]) -> Iterator[Switc
     if (p4runtime is None) == (hook is None):
         raise click.UsageError("give either --p4runtime or --hook, or --list")
     with contextlib.ExitStack() as cleanup:
-        wires = Wires(_open(options["ports"], cleanup), _own(options["address"], options["mac"]))
+        own = _own(options["address"], options["mac"])
+        wires = Wires(_open(options["ports"], cleanup), own, fence_s_max=options["wait_s"])
         if hook is not None:
             from wiresum.conformance.hook import Hooked
 
