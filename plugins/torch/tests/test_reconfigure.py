@@ -55,7 +55,7 @@ def handle_of(group: Any) -> str:
 
 
 def reconfigure(
-    group: Any, uuid: int, handles: list[str] | set[str], timeout: timedelta = timedelta(seconds=PATIENCE_S)
+    group: Any, uuid: int, handles: list[str] | set[str], timeout: timedelta = timedelta(seconds=PATIENCE_S - 1)
 ) -> Any:
     """The group with its new members: another one if PyTorch has no reconfigure."""
     if HAS_RECONFIGURE:
