@@ -16,6 +16,8 @@ class Flight {
   // The lists: a packet's is the one with the number of how often its timer has expired, or the last one.
   // retransmission.cpp says what they are for.
   static constexpr std::uint8_t kFresh = 0;
+  /// From this list on, packets that were asked about and have no RESULT wait for a peer.
+  static constexpr std::uint8_t kAskedOften = 4;
   /// So often or more: the timeout no longer doubles.
   static constexpr std::uint8_t kExpiriesMax = 15;
   static constexpr std::uint8_t kMissing = kExpiriesMax + 1;  // the switch has asked for it
@@ -25,6 +27,18 @@ class Flight {
   explicit Flight(Slot* slots) noexcept : slots_(slots) { clear(); }
 
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+  /// How many packets may still be on their way: those in lists before kAskedOften and in kMissing, without those that
+  /// `age` found too old while they were fresh.
+  [[nodiscard]] std::uint32_t on_the_way() const noexcept { return on_the_way_; }
+  /// The oldest fresh one of them; kNoSlot if there is none.
+  [[nodiscard]] std::uint32_t oldest_on_the_way() const noexcept { return oldest_; }
+  /// Says that fresh packets which were sent before `sent_before` have arrived, or are lost.
+  void age(TimeNs sent_before) noexcept {
+    for (; oldest_ != kNoSlot && slots_[oldest_].sent_at < sent_before; oldest_ = slots_[oldest_].newer) {
+      slots_[oldest_].on_the_way = false;
+      --on_the_way_;
+    }
+  }
   /// The slot of a list whose timer was started first.
   [[nodiscard]] std::uint32_t head(std::uint8_t list) const noexcept { return heads_[list]; }
 
@@ -37,6 +51,10 @@ class Flight {
     (entry.older == kNoSlot ? heads_[list] : slots_[entry.older].newer) = slot;
     tails_[list] = slot;
     ++size_;
+    entry.on_the_way = list == kFresh || (entry.on_the_way && (list < kAskedOften || list == kMissing));
+    if (!entry.on_the_way) return;
+    ++on_the_way_;
+    if (list == kFresh && oldest_ == kNoSlot) oldest_ = slot;
   }
 
   void remove(std::uint32_t slot) noexcept {
@@ -44,12 +62,15 @@ class Flight {
     (entry.older == kNoSlot ? heads_[entry.list] : slots_[entry.older].newer) = entry.newer;
     (entry.newer == kNoSlot ? tails_[entry.list] : slots_[entry.newer].older) = entry.older;
     --size_;
+    on_the_way_ -= entry.on_the_way ? 1 : 0;
+    if (entry.list == kFresh && oldest_ == slot) oldest_ = entry.newer;
   }
 
   void clear() noexcept {
     heads_.fill(kNoSlot);
     tails_.fill(kNoSlot);
-    size_ = 0;
+    size_ = on_the_way_ = 0;
+    oldest_ = kNoSlot;
   }
 
  private:
@@ -57,6 +78,8 @@ class Flight {
   std::array<std::uint32_t, kLists> heads_{};
   std::array<std::uint32_t, kLists> tails_{};
   std::uint32_t size_ = 0;
+  std::uint32_t on_the_way_ = 0;
+  std::uint32_t oldest_ = kNoSlot;  // of the fresh ones on their way
 };
 
 }  // namespace wiresum::worker

@@ -10,7 +10,8 @@
 // Packets that consist of a header only (EMPTY, META) are sent again themselves, in place of the question.
 //
 // A burst that is lost, at the end of what has been sent, is overtaken by nothing. The probe asks about its first
-// packet; MISSING then says that there was a loss, and all that was sent before that question is asked about, too.
+// packet. If the answer is MISSING, or a RESULT that the switch sends for this question (it says whose packet it is
+// for), then there was a loss, and all that was sent before that question is asked about, too.
 //
 // How soon. A question costs little, and the wait holds up a slot at every worker. So no timer waits for the RTO, whose
 // floor is many round trips on a fast path. An overtaken packet is asked about soon after a round trip, the probe after
@@ -48,7 +49,7 @@ TimeNs Worker::silent_from() const noexcept { return result_at_ + kSilenceTimeou
 bool Worker::overtaken(const Slot& slot) const noexcept { return slot.send_number < send_number_complete_; }
 
 bool Worker::may_be_lost(const Slot& slot) const noexcept {
-  return overtaken(slot) || slot.send_number <= send_number_missing_;  // R4.15
+  return overtaken(slot) || slot.send_number <= send_number_lost_;  // R4.15
 }
 
 std::uint32_t Worker::probe() const noexcept {
@@ -78,7 +79,10 @@ TimeNs Worker::next_timeout() const noexcept {
   if (failure_.has_value() || current_.empty()) return kNever;
   if (halted_) return deadline_;
   if (may_send()) return now_;
-  return std::min(deadline_, first_timer().at);
+  // The window opens when the oldest packet on its way is too old.
+  const std::uint32_t oldest = ready_.empty() || rtt_.smoothed() == 0 ? kNoSlot : flight_.oldest_on_the_way();
+  const TimeNs opens = oldest == kNoSlot ? kNever : slots_[oldest].sent_at + rtt_.rto() + 1;
+  return std::min({deadline_, opens, first_timer().at});
 }
 
 void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
@@ -115,7 +119,7 @@ void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
 }
 
 void Worker::hear_missing(std::uint32_t index) noexcept {
-  send_number_missing_ = std::max(send_number_missing_, slots_[index].asked_after);
+  send_number_lost_ = std::max(send_number_lost_, slots_[index].asked_after);
   flight_.remove(index);
   slots_[index].sent_at = now_;
   slots_[index].was_missing = true;

@@ -16,6 +16,16 @@
 // packets lost together are one event. In slow start the window is twice what it was a round trip ago: if the path
 // delivered all that and nothing queued, then a loss is no sign that it is full, and slow start goes on.
 //
+// Long paths. Where a round trip is little longer than the shortest one, nothing queues, and few losses are random: the
+// window ignores them, up to one of kRandomPart packets (BBR version 2 has such a threshold). It also grows by one for
+// kProbePart results, since one for a window would need minutes to fill a path of thousands of packets. On a short path
+// the packets of a window queue behind each other, so neither applies.
+//
+// Packets that wait for a peer. A packet is no longer on its way when the RTO is over, or when it has been asked about
+// four times: it has arrived and waits for a peer, or it was lost. The window does not count it. If it did, workers
+// whose windows are full with packets of different chunks would wait for each other, and go on by one chunk in each
+// round trip. (If packets did not count once they have been asked about, recovery would fill others' queues.)
+//
 // Marks (ECN) tell of a queue before it overflows: one that several jobs share, or that others' traffic fills. The last
 // packet of a round to reach the switch is the one that waited in the longest queue, and the switch makes it the
 // RESULT: so its mark reaches all workers, and all slow down alike. The answer is DCTCP's (RFC 8257): the window
@@ -49,7 +59,7 @@ class CongestionWindow {
     if (!limited || size_ >= maximum_) return;
     if (size_ < slow_start_threshold_) {  // R4.9
       ++size_;
-    } else if (++results_since_growth_ >= size_) {
+    } else if (++results_since_growth_ >= (queued_ ? size_ : std::min(size_, kProbePart))) {
       results_since_growth_ = 0;
       ++size_;
     }
@@ -59,11 +69,13 @@ class CongestionWindow {
   void on_round_trip(std::uint64_t results, TimeNs rtt, TimeNs least) noexcept {
     const std::uint64_t path = results * static_cast<std::uint64_t>(least) / static_cast<std::uint64_t>(rtt);
     path_eighths_ += static_cast<std::uint32_t>(path) - path_eighths_ / 8;
+    queued_ = rtt - least > least / kQueuedPart;
   }
 
   /// A packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
-    if (reduced_ && now - reduced_at_ < rtt) return;  // R4.10
+    if (reduced_ && now - reduced_at_ < rtt) return;               // R4.10
+    if (!queued_ && ++losses_ <= 1 + size_ / kRandomPart) return;  // R4.32
     const bool doubles = size_ < slow_start_threshold_;
     const std::uint32_t kept = std::max(path_eighths_ / 8 * (doubles ? 2 : 1) + minimum_ / 2, minimum_);
     if (doubles && size_ <= kept) return;  // R4.11
@@ -87,12 +99,15 @@ class CongestionWindow {
       slow_start_threshold_ = size_;
       results_since_growth_ = 0;
     }
-    results_ = marks_ = 0;
+    results_ = marks_ = losses_ = 0;
     lost_from_ = 0;
   }
 
   static constexpr std::uint32_t kWholeShare = 1U << 16;
   static constexpr std::int32_t kShareGain = 16;
+  static constexpr TimeNs kQueuedPart = 8;  // of the shortest round trip: a longer queue counts
+  static constexpr std::uint32_t kProbePart = 64;
+  static constexpr std::uint32_t kRandomPart = 50;
 
   std::uint32_t minimum_;
   std::uint32_t maximum_;
@@ -102,6 +117,8 @@ class CongestionWindow {
   std::uint32_t path_eighths_ = 0;           // what the path holds, smoothed as round trips are, in eighths of a packet
   std::uint32_t results_ = 0;                // of this window
   std::uint32_t marks_ = 0;                  // among them
+  std::uint32_t losses_ = 0;                 // during this window, while nothing queued
+  bool queued_ = true;                       // the last round trip measured was longer than an empty path's
   std::int32_t marked_share_ = kWholeShare;  // smoothed
   bool reduced_ = false;
   std::uint32_t lost_from_ = 0;  // its size before this window's first loss

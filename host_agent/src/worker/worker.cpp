@@ -12,6 +12,9 @@ namespace {
 /// Each slot costs a collective one more round, for its first exponent. A large collective makes at least so many
 /// chunks share that; a small one is bound by latency, and takes a slot for each chunk up to slots_spread_max.
 constexpr std::uint32_t kChunksPerSlotMin = 16;
+/// More slots than this are for a long path, which waits longer than those rounds take: there fewer chunks share one.
+constexpr std::uint32_t kSlotsNear = 1024;
+constexpr std::uint32_t kChunksPerSlotFar = 4;  // R4.2
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("worker configuration: ") + what);
@@ -106,7 +109,8 @@ bool Worker::submit(const Collective& collective) noexcept {
 }
 
 std::uint32_t Worker::slots_for(std::uint32_t chunks, std::uint32_t spread_max) const noexcept {
-  const std::uint32_t paid_off = std::max(chunks / kChunksPerSlotMin, spread_max);  // R4.2
+  const std::uint32_t chunks_a_slot = config_.slots > kSlotsNear ? kChunksPerSlotFar : kChunksPerSlotMin;
+  const std::uint32_t paid_off = std::max(chunks / chunks_a_slot, spread_max);  // R4.2
   return std::min({config_.slots, chunks, paid_off});
 }
 
@@ -161,7 +165,7 @@ void Worker::make_idle(std::uint32_t index) noexcept {
 bool Worker::may_send() const noexcept {
   if (ready_.empty()) return false;
   // What comes before everything in flight must not wait for the window: peers may be waiting for it.
-  return flight_.size() < window_.size() || ready_.first() == current_.first();  // R4.8
+  return flight_.on_the_way() < window_.size() || ready_.first() == current_.first();  // R4.8
 }
 
 std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept {
@@ -173,6 +177,7 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexc
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
     expire(timer.slot, out[count++]);
   }
+  if (rtt_.smoothed() != 0) flight_.age(now_ - rtt_.rto());                         // R4.8
   while (count < out.size() && may_send()) transmit(ready_.first(), out[count++]);  // R4.7
   if (count > 0) publish_estimates();
   return count;
@@ -409,7 +414,7 @@ void Worker::measure(const Slot& slot, bool marked) noexcept {
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
   send_number_complete_ = std::max(send_number_complete_, slot.send_number);
-  window_.on_result(flight_.size() >= window_.size(), marked);
+  window_.on_result(flight_.on_the_way() >= window_.size(), marked);
   publish_estimates();
 }
 
@@ -418,6 +423,11 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   Slot& slot = slots_[index];
   ++stats_.results;
   stats_.results_marked += marked ? 1 : 0;
+  // The switch has sent it to this worker again, for the question, and nothing else came: so what was sent before the
+  // question may be lost, too.
+  if (slot.asked && header.worker == config_.worker && result_at_ <= slot.sent_at) {
+    send_number_lost_ = std::max(send_number_lost_, slot.asked_after);
+  }
   measure(slot, marked);
   flight_.remove(index);
   if (has_result(slot.role)) {

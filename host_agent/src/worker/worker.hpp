@@ -203,7 +203,7 @@ class Worker {
   [[nodiscard]] TimeNs silent_from() const noexcept;
   /// A packet that was first sent later has had its RESULT.
   [[nodiscard]] bool overtaken(const Slot& slot) const noexcept;
-  /// Or the switch has said of another packet, to a question that was sent later, that it is missing.
+  /// Or the answer to a question about another packet, which was sent later, showed a loss.
   [[nodiscard]] bool may_be_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
   /// What goes out for a slot whose timer has expired.
@@ -298,7 +298,7 @@ class Worker {
   std::uint32_t slot_start_ = 0;            // of the next collective
   std::uint64_t send_number_ = 0;           // of the last first transmission
   std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
-  std::uint64_t send_number_missing_ = 0;   // the last before a question that was answered with MISSING
+  std::uint64_t send_number_lost_ = 0;      // the last before a question whose answer showed a loss
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT, or the first packet sent since nothing was in flight
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO

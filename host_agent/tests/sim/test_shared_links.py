@@ -64,7 +64,7 @@ def test_jobs_share_a_link_fairly_and_without_loss_where_its_queue_marks() -> No
     eight = Case(jobs=8, megabytes=4.0)
     dropping, marking = simulate(eight), simulate(replace(eight, mark_kb=100))
     assert dropping.overflow > 0 == marking.overflow
-    assert fairness([dropping]) < 0.95 < 0.995 < fairness([marking])
+    assert fairness([dropping]) < 0.97 < 0.995 < fairness([marking])
     assert marking.of_bound > 0.98
 
 
@@ -75,6 +75,20 @@ def test_a_burst_that_is_lost_before_a_slow_peer_sends_its_part_costs_few_round_
     outcome = simulate(Case(workers=2, megabytes=25, slots=1024, cross=bursts, buffer_kb=4000, mark_kb=100))
     assert outcome.overflow > 100
     assert outcome.of_bound > 0.7
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_after_a_loss_windows_that_are_full_with_other_tensors_do_not_wait_for_each_other(seed: int) -> None:
+    """Each worker's window was full with packets that others had not sent, and one chunk went on in a round trip."""
+    case = Case(gbit=1.0, link_ns=5000, megabytes=4.0, tensors=3, seed=seed)
+    assert simulate(replace(case, loss=1e-4)).seconds < 1.2 * simulate(case).seconds
+
+
+def test_a_long_path_is_filled_despite_losses() -> None:
+    far = Case(
+        workers=4, gbit=1.0, link_ns=25_000_000, megabytes=25.0, tensors=4, slots=4096, queue_bytes=6_250_000, loss=1e-4
+    )
+    assert simulate(far).of_bound > 0.6, "with the window's growth from 32 packets"
 
 
 @pytest.mark.parametrize("gbit", [30, 40])

@@ -165,8 +165,8 @@ TEST_F(Timers, TheResultAfterASilenceGivesTheOthersOneMoreTimeout) {
   const auto sent = rig.poll_at(0);
   rig.poll_at(20 * kMillisecond);
   rig.now = 1000 * kMillisecond;  // the peer comes a second late
-  rig.echo(sent[0]);
-  rig.echo(sent[2]);
+  rig.complete(sent[0]);
+  rig.complete(sent[2]);
   EXPECT_TRUE(rig.poll().empty());
   EXPECT_EQ(rig.worker().next_timeout(), 1020 * kMillisecond);
   const auto again = rig.poll_at(1020 * kMillisecond);
@@ -305,6 +305,26 @@ TEST_F(FastPath, WhatWasSentBeforeAMissingPacketWasAskedAboutIsAskedAboutToo) { 
   }
   EXPECT_EQ(now[2].header.kind, wire::Kind::kData);
   EXPECT_EQ(now[2].header.chunk, sent[0].header.chunk);
+}
+
+TEST_F(FastPath, WhatWasSentBeforeALostResultWasAskedAboutIsAskedAboutToo) {  // R4.15
+  const auto probe = slots.poll_at(slots.worker().next_timeout());
+  ASSERT_EQ(probe.size(), 1u);
+  slots.now += kRoundTrip;
+  slots.echo(probe[0]);
+  std::set<std::uint32_t> asked;
+  for (const Sent& packet : slots.poll()) {
+    if (packet.header.kind == wire::Kind::kQuestion) asked.insert(packet.header.chunk);
+  }
+  EXPECT_EQ(asked, (std::set<std::uint32_t>{sent[1].header.chunk, sent[2].header.chunk}));
+}
+
+TEST_F(FastPath, AResultThatALatePeerCompletesSaysNothingOfOthers) {
+  static_cast<void>(slots.poll_at(slots.worker().next_timeout()));
+  slots.now += kRoundTrip;
+  slots.complete(sent[0]);
+  slots.poll();
+  EXPECT_EQ(slots.poll_at(slots.worker().next_timeout()).size(), 1u) << "the probe";
 }
 
 TEST_F(FastPath, WhatWasSentBeforeItStillMeasuresTheRoundTrip) {

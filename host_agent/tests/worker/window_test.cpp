@@ -50,7 +50,8 @@ TEST(CongestionWindow, GrowsByOneForEachWindowAfterALoss) {  // R4.9
   EXPECT_EQ(window.size(), 33u);
 }
 
-constexpr TimeNs kLeast = 100;
+/// The shortest round trip, and one during which packets queued.
+constexpr TimeNs kLeast = 100, kQueued = 120;
 
 /// A window in congestion avoidance, on a path whose last round trips had so many RESULTs and took so long.
 CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt) {
@@ -62,7 +63,7 @@ CongestionWindow measured(std::uint32_t size, std::uint64_t results, TimeNs rtt)
 }
 
 TEST(CongestionWindow, KeepsWhatThePathHoldsAndHalfItsFloor) {  // R4.10
-  CongestionWindow window = measured(120, 100, kLeast);
+  CongestionWindow window = measured(120, 120, kQueued);
   for (TimeNs now = 1000; now < 100'000; now += kLeast) window.on_loss(now, kLeast);
   EXPECT_EQ(window.size(), 104u);
 }
@@ -76,8 +77,8 @@ TEST(CongestionWindow, DoesNotKeepWhatWasQueued) {  // R4.10
 }
 
 TEST(CongestionWindow, ForgetsWhatAFasterPathHeld) {
-  CongestionWindow window = measured(120, 100, kLeast);
-  for (int i = 0; i < 100; ++i) window.on_round_trip(20, kLeast, kLeast);
+  CongestionWindow window = measured(120, 120, kQueued);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(24, kQueued, kLeast);
   window.on_loss(1000, kLeast);
   EXPECT_EQ(window.size(), 60u);
   window.on_loss(2000, kLeast);
@@ -87,16 +88,16 @@ TEST(CongestionWindow, ForgetsWhatAFasterPathHeld) {
 }
 
 TEST(CongestionWindow, ALossNeverWidensIt) {
-  CongestionWindow window = measured(40, 500, kLeast);
+  CongestionWindow window = measured(40, 600, kQueued);
   window.on_loss(1000, kLeast);
   EXPECT_EQ(window.size(), 40u);
 }
 
-/// In slow start, when a round trip ago half of the window's packets were in flight, of which so many came.
-CongestionWindow doubled(std::uint32_t size, std::uint64_t results) {
+/// In slow start, when a round trip ago half of the window's packets were in flight, of which the path held so many.
+CongestionWindow doubled(std::uint32_t size, std::uint64_t path) {
   CongestionWindow window(32, 8, 512);
   while (window.size() < size) window.on_result(true, false);
-  for (int i = 0; i < 100; ++i) window.on_round_trip(results, kLeast, kLeast);
+  for (int i = 0; i < 100; ++i) window.on_round_trip((path * kQueued + kLeast - 1) / kLeast, kQueued, kLeast);
   window.on_loss(1000, kLeast);
   return window;
 }
@@ -115,6 +116,32 @@ TEST(CongestionWindow, ALossEndsSlowStartIfThePathDeliveredLess) {  // R4.11
   EXPECT_EQ(window.size(), 132u);
   window.on_loss(2000, kLeast);
   EXPECT_EQ(window.size(), 68u);
+}
+
+/// The size after so many losses, a round trip apart, on a path that holds 400 packets, of which none queues.
+std::uint32_t after_losses(int losses) {
+  CongestionWindow window = measured(500, 400, kLeast);
+  for (int i = 0; i < losses; ++i) window.on_loss(1000 + i * kLeast, kLeast);
+  return window.size();
+}
+
+TEST(CongestionWindow, WhereNothingQueuesOneLossOfFiftyPacketsIsRandom) {  // R4.32
+  EXPECT_EQ(after_losses(11), 500u);
+  EXPECT_LT(after_losses(12), 500u);
+  CongestionWindow window = measured(500, 400, kLeast);
+  for (int i = 0; i < 100; ++i) {
+    window.on_loss(1000 + i * kLeast, kLeast);
+    for (int result = 0; result < 50; ++result) window.on_result(false, false);
+  }
+  EXPECT_EQ(window.size(), 500u) << "each window's losses count by themselves";
+}
+
+TEST(CongestionWindow, GrowsFasterAfterALossWhereNothingQueues) {  // R4.32
+  for (const TimeNs rtt : {kLeast, kLeast + kLeast / 8, kLeast + kLeast / 8 + 1}) {
+    CongestionWindow window = measured(256, 100, rtt);
+    for (int i = 0; i < 256; ++i) window.on_result(true, false);
+    EXPECT_EQ(window.size(), rtt - kLeast <= kLeast / 8 ? 260u : 257u) << rtt;
+  }
 }
 
 /// As many windows of RESULTs, each of which is marked if `every` divides its number.
@@ -185,7 +212,7 @@ TEST(CongestionWindow, LossesThatShrinkNothingDoNotHideMarks) {
 
 TEST(CongestionWindow, OfALossAndMarksTheStrongerAnswerCounts) {  // R4.14
   CongestionWindow window(100, 8, 512);
-  for (int i = 0; i < 100; ++i) window.on_round_trip(80, kLeast, kLeast);
+  for (int i = 0; i < 100; ++i) window.on_round_trip(96, kQueued, kLeast);
   window.on_result(false, true);
   window.on_loss(1000, kLeast);
   ASSERT_EQ(window.size(), 84u);

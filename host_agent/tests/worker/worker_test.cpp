@@ -66,6 +66,9 @@ TEST(WorkerDealing, ACollectiveUsesMoreSlotsOnlyForEnoughRounds) {  // R4.2
   EXPECT_EQ(slots_of(10'000), 256u);
   EXPECT_EQ(slots_of(64, 32), 32u);
   EXPECT_EQ(slots_of(1600, 32), 100u);
+  config.slots = config.window_initial = 1025;  // for a long path
+  EXPECT_EQ(slots_of(64), 64u);
+  EXPECT_EQ(slots_of(1600), 400u);
 }
 
 TEST(WorkerDealing, SendsTheHeaderOfTheProtocol) {  // R2.14
@@ -269,7 +272,7 @@ TEST(WorkerOrder, APacketBeforeEverythingInFlightIsSentDespiteAFullWindow) {  //
   ASSERT_EQ(again.size(), 1u);
   ASSERT_EQ(again[0].slot, 0u);
   ASSERT_EQ(rig.worker().stats().window, 2u);
-  rig.echo(sent[0]);
+  rig.complete(sent[0]);
   ASSERT_EQ(rig.worker().in_flight(), 3u);
   // Slot 0's second round comes before those of slots 1 to 3, for which peers may wait.
   EXPECT_LE(rig.worker().next_timeout(), rig.now);
@@ -305,6 +308,31 @@ TEST(WorkerWindow, BeginsWith32PacketsAndAsksAfter20To200Milliseconds) {  // R4.
     EXPECT_LE(pause, 200 * kMillisecond);
   }
   EXPECT_GE(pause, 150 * kMillisecond);
+}
+
+TEST(WorkerWindow, DoesNotCountWhatHasArrivedAndWaitsForPeers) {  // R4.8
+  WorkerConfig config = small_config(64);
+  config.window_min = config.window_initial = 8;
+  config.rto_min = config.rto_initial = 20 * kMillisecond;
+  Rig rig(config);
+  Integers job(iota(4 * 256), config);
+  ASSERT_TRUE(rig.worker().submit(job.work));
+  auto sent = rig.poll();
+  for (int round = 0; round < 8; ++round) {  // the first packets of the slots measure nothing
+    rig.now += kMillisecond;
+    for (const Sent& packet : sent) rig.echo(packet);
+    sent = rig.poll();
+  }
+  const std::size_t window = rig.worker().stats().window;
+  ASSERT_EQ(rig.worker().in_flight(), window);
+  ASSERT_LE(2 * window, 64u);
+  const TimeNs too_old = rig.now + static_cast<TimeNs>(rig.worker().stats().rto_ns) + 1;
+  while (rig.worker().next_timeout() < too_old) {
+    rig.poll_at(rig.worker().next_timeout());
+    ASSERT_LE(rig.worker().in_flight(), window + 1) << "the probe, which has been asked about, may not count";
+  }
+  rig.poll_at(too_old);
+  EXPECT_GE(rig.worker().in_flight(), 2 * window - 1);
 }
 
 // ---- Numbers ----
