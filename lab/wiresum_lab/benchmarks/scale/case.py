@@ -15,8 +15,9 @@ from wiresum_lab.benchmarks.scale.bounds import Path, in_network_s
 from wiresum_lab.simulation import racks, sim
 
 LANES = 360
-BEGIN_NS = 200_000_000
-"""Begin of the measured sums. Each session has made its first sum (the greeting) before, and so measured its path."""
+BEGIN_NS, BEGIN_ROUND_TRIPS = 200_000_000, 10
+"""Begin of the measured sums, at least. Each session has made its first sum (the greeting) before, and so measured its
+path."""
 SOURCES = 4
 """How many tensors of different contents there are; worker i has the tensor of number i mod SOURCES."""
 Values = npt.NDArray[np.float32]
@@ -76,6 +77,10 @@ class Case:
     @property
     def tensor_bytes(self) -> float:
         return self.megabytes * 1e6
+
+    @property
+    def begin_ns(self) -> int:
+        return max(BEGIN_NS, BEGIN_ROUND_TRIPS * 2 * self.link_ns)
 
     @property
     def path(self) -> Path:
@@ -175,26 +180,26 @@ def scenario_of(case: Case) -> Any:
     scenario.buffer_bytes = case.buffer_kb * 1000
     if case.stall_us:
         begin = int(case.bound_s * 1e9 / 4)
-        scenario.stalls = [sim.Stall(0, BEGIN_NS + begin, BEGIN_NS + begin + int(case.stall_us * 1e3))]
+        scenario.stalls = [sim.Stall(0, case.begin_ns + begin, case.begin_ns + begin + int(case.stall_us * 1e3))]
     if case.cross is not None:
         place = scenario.leaves[0] if case.cross.of_rack else 0
         of_rack = case.cross.of_rack
-        scenario.add_cross_traffic(place, _traffic_of(case.cross), up=of_rack, of_switch=of_rack)
+        scenario.add_cross_traffic(place, _traffic_of(case.cross, case.begin_ns), up=of_rack, of_switch=of_rack)
     if case.cross_where_marked is not None:
         marking = link_of(case, case.gbit)
         marking.mark_bytes, marking.queue_bytes = case.mark_kb * 1000, 1 << 20
         scenario.set_link(1, marking, marking)
-        scenario.add_cross_traffic(1, _traffic_of(case.cross_where_marked), up=False, of_switch=False)
+        scenario.add_cross_traffic(1, _traffic_of(case.cross_where_marked, case.begin_ns), up=False, of_switch=False)
     return scenario
 
 
-def _traffic_of(cross: Cross) -> Any:
+def _traffic_of(cross: Cross, begin_ns: int) -> Any:
     traffic = sim.CrossTraffic()
     traffic.rate_bps = cross.gbit * 1e9
     traffic.begin, traffic.burst, traffic.period = (
         int(each * 1e3) for each in (cross.begin_us, cross.burst_us, cross.period_us)
     )
-    traffic.begin += BEGIN_NS
+    traffic.begin += begin_ns
     return traffic
 
 
@@ -220,7 +225,7 @@ def simulate(case: Case) -> Outcome:
     for number in range(case.jobs):
         job = sim.Job(scenario_of(case))
         regions = [tensors.regions(worker, number) for worker in range(case.workers)]
-        submit_at = [BEGIN_NS + int(case.late_us * 1e3)] + [BEGIN_NS] * (case.workers - 1)
+        submit_at = [case.begin_ns + int(case.late_us * 1e3)] + [case.begin_ns] * (case.workers - 1)
         greet(job, tensors, case.workers)
         for _ in range(case.tensors):
             job.add(
@@ -240,7 +245,7 @@ def simulate(case: Case) -> Outcome:
         if not report.finished or any(status != sim.Status.OK for task in report.results for status in task):
             raise RuntimeError(report.failure or "a sum has failed")
     tensors.check()
-    jobs_s = tuple((report.time_ns - BEGIN_NS) * 1e-9 / case.tensors for report in reports)
+    jobs_s = tuple((report.time_ns - case.begin_ns) * 1e-9 / case.tensors for report in reports)
     first = reports[0]  # counts of links are of the network
     return Outcome(
         case=case,

@@ -175,6 +175,29 @@ def buffer_rows() -> tuple[Row, ...]:
     )
 
 
+def far_rows() -> tuple[Row, ...]:
+    """Rows by round trip and slots. Queues hold a round trip's packets, as is usual for routers of long links."""
+    return tuple(
+        Row(
+            (f"{milliseconds} ms", f"{slots:,}", f"loss {loss:g}"),
+            Case(
+                workers=4,
+                gbit=1.0,
+                link_ns=milliseconds * 500_000,
+                megabytes=25.0,
+                tensors=8,
+                slots=slots,
+                loss=loss,
+                queue_bytes=milliseconds * 125_000,
+            ),
+            3 if loss else 1,
+        )
+        for milliseconds in (10, 50, 100)
+        for slots in (256, 4096, 8192)
+        for loss in (0.0, 1e-4)
+    )
+
+
 def sparse_rows() -> tuple[Row, ...]:
     rows = [
         Row((f"{bits} bits, dense", f"{workers:,}"), tree(workers, bits=bits))
@@ -236,6 +259,12 @@ STUDIES: Mapping[str, Study] = {
         ("slots", "switch has"),
         ("ms", "of the bound", "dropped", "marked", "buffer, kB", "sent again"),
         buffer_rows(),
+    ),
+    "far": Study(
+        "Long paths: four workers at 1 Gbit/s, eight tensors of 25 MB one after the other",
+        ("round trip", "slots", "links"),
+        ("ms", "worst ms", "of the bound", "sent again", "asked"),
+        far_rows(),
     ),
     "sparse": Study(
         "Fewer bits, and blocks that hold something: 4 MB of fp32, 100 Gbit/s",
