@@ -319,6 +319,35 @@ TEST_F(FastPath, WhatWasSentBeforeALostResultWasAskedAboutIsAskedAboutToo) {  //
   EXPECT_EQ(asked, (std::set<std::uint32_t>{sent[1].header.chunk, sent[2].header.chunk}));
 }
 
+TEST_F(FastPath, WhileResultsComeAnAnswerSaysNothingOfOthers) {
+  const auto probe = slots.poll_at(slots.worker().next_timeout());
+  slots.now += kRoundTrip;
+  slots.echo(sent[1]);
+  slots.poll();
+  slots.echo(probe.at(0));
+  for (const Sent& packet : slots.poll()) EXPECT_NE(packet.header.kind, wire::Kind::kQuestion) << "the third slot's";
+}
+
+TEST(FlightTest, WhatHasBeenAskedAboutFourTimesIsNotOnItsWay) {  // R4.8
+  std::vector<Slot> slots(2);
+  Flight flight(slots.data());
+  for (std::uint8_t list = Flight::kFresh; list < 4; ++list) {
+    flight.append(0, list);
+    EXPECT_EQ(flight.on_the_way(), 1u);
+    flight.remove(0);
+  }
+  flight.append(0, 4);
+  EXPECT_EQ(flight.on_the_way(), 0u);
+  flight.append(1, Flight::kFresh);
+  EXPECT_EQ(flight.on_the_way(), 1u);
+  flight.age(slots[1].sent_at + 1);
+  EXPECT_EQ(flight.on_the_way(), 0u);
+  flight.remove(1);
+  flight.append(1, Flight::kMissing);
+  EXPECT_EQ(flight.on_the_way(), 0u) << "it was too old before";
+  EXPECT_EQ(flight.size(), 2u);
+}
+
 TEST_F(FastPath, AResultThatALatePeerCompletesSaysNothingOfOthers) {
   static_cast<void>(slots.poll_at(slots.worker().next_timeout()));
   slots.now += kRoundTrip;
