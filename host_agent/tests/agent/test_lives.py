@@ -503,7 +503,8 @@ class World:
         said = [
             BUG if each.fails else f"ended the job: {REASON}" for each in enders if "abort" in each.over or each.fails
         ]
-        said += [f"rank {each.rank}" for each in enders if each.is_gone]
+        # One whose data path cannot halt, since the service has forgotten the job, is not heard by the next service.
+        said += [f"rank {each.rank}" for each in enders if each.is_gone or each.fails]
         said += ["was revoked" for each in enders if each.is_barred]
         if self.is_forgotten or any(each.is_gone for each in enders):
             said.append("looked for another lease")  # for those who have heard it, or are gone

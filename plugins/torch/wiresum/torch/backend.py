@@ -16,9 +16,8 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,13 +27,9 @@ from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.gloo import Gloo, tensors_in
 from wiresum.torch.network import Network
-from wiresum.torch.options import checked
 from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats, Way
 from wiresum.torch.work import GroupedWork, NetworkWork, StartedWork
-
-if TYPE_CHECKING:
-    from wiresum.torch.creation import GroupSpec
 
 EXIT_LINGER_S = 1.0
 """How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
@@ -45,11 +40,21 @@ SHRINK_ABORT = 0x01
 _SUM, _AVERAGE, _PREMULTIPLIED_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 
 
+class Spec(Protocol):
+    """What a backend was made from (`creation.GroupSpec`), which also makes those of its group's other forms."""
+
+    def part(self, store: Store, ranks: list[int], name: str, rank: int, timeout: timedelta) -> WiresumBackend: ...
+
+    def rest(self, ranks: list[int], rank: int, timeout: timedelta) -> WiresumBackend: ...
+
+    def changed(self, pg_options: object) -> Spec: ...
+
+
 class WiresumBackend:
     """`network` is None in a group of one worker, and in one that got no lease at the switch: Gloo does everything.
     `spec` is what the backend was made from; from the same are made those of other members of the group."""
 
-    def __init__(self, rank: int, size: int, *, gloo: Gloo, network: Network | None, spec: GroupSpec) -> None:
+    def __init__(self, rank: int, size: int, *, gloo: Gloo, network: Network | None, spec: Spec) -> None:
         self.rank = rank
         self.size = size
         self.gloo = gloo
@@ -234,7 +239,7 @@ class WiresumBackend:
         Without `pg_options` it has this one's.
         """
         self._require_no_fork()
-        spec = self.spec if pg_options is None else replace(self.spec, options=checked(pg_options))
+        spec = self.spec.changed(pg_options)
         if flags & SHRINK_ABORT:
             self.abort()
         else:
@@ -363,7 +368,7 @@ class Unconnected:
 
     direct = None
 
-    def __init__(self, spec: GroupSpec, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, spec: Spec, rank: int, size: int, timeout: timedelta) -> None:
         self.spec, self.rank, self.size, self.timeout = spec, rank, size, timeout
 
     def set_timeout(self, timeout: timedelta) -> None:

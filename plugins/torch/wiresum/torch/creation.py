@@ -198,6 +198,10 @@ class GroupSpec:
         part = replace(self, store=store, group=group, subgroup=subgroup, may_refuse=True, contact=contact)
         return part.make(own, timeout)[0]
 
+    def changed(self, pg_options: object) -> GroupSpec:
+        """This spec with other options, if there are any."""
+        return self if pg_options is None else replace(self, options=checked(pg_options))
+
     def rest(self, ranks: list[int], rank: int, timeout: timedelta) -> WiresumBackend:
         """For `shrink`: the backend of those `ranks` that go on, of which this member is `rank`."""
         # Those who exclude others than this member does are not met: both time out, and say whom they have waited for.
