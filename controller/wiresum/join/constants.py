@@ -11,7 +11,7 @@ from enum import IntEnum
 
 WIRE_VERSION = 1
 """Of the header, in its first four bits."""
-SIDECAR_VERSION = 11
+SIDECAR_VERSION = 12
 """Of the lines between a program in C and its sidecar."""
 
 CONTROL_PORT = 43487

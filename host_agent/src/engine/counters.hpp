@@ -26,7 +26,7 @@ struct Counter {
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 21> kCounters{{
+inline constexpr std::array<Counter, 23> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
@@ -44,6 +44,8 @@ inline constexpr std::array<Counter, 21> kCounters{{
     {"tensor_newest", &TrafficStats::tensor_newest, Counter::Sum::kLatestTensor},
     {"chunks_exact", &TrafficStats::chunks_exact},
     {"chunks_wide", &TrafficStats::chunks_wide},
+    {"sums_wrong", &TrafficStats::sums_wrong},
+    {"slot_wrong", &TrafficStats::slot_wrong, Counter::Sum::kFirst},
     {"send_calls", &TrafficStats::send_calls},
     {"receive_calls", &TrafficStats::receive_calls},
     {"send_failures", &TrafficStats::send_failures},

@@ -71,7 +71,7 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
   schedule::SchedulerConfig scheduler{.threads = 0,
                                       .rank = config.rank,
                                       .workers = first.workers,
-                                      .lanes = first.lanes,
+                                      .lanes = first.element_words(),
                                       .vote_lag_chunks = 0,
                                       .exact_elements_max = config.exact_elements_max};
   for (const AggregatorConfig& aggregator : config.aggregators) {
@@ -84,7 +84,7 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
 bool is_small(const schedule::Request& request, const EngineConfig& config) {
   std::uint64_t elements = 0;
   for (const auto& region : request.regions) elements += region.elements;
-  return elements <= kCallerDrivesChunks * config.aggregators.front().worker.lanes;
+  return elements <= kCallerDrivesChunks * config.aggregators.front().worker.element_words();
 }
 
 /// What moves takes a lease like the one before. Throws std::invalid_argument.

@@ -40,6 +40,7 @@ constexpr Kernels make_kernels(const char* name) noexcept {
   fill.template operator()<V, Dtype::kBF16>();
   fill.template operator()<V, Dtype::kI32>();
   kernels.accumulate = accumulate_words<V>;
+  kernels.weigh = weigh_words<V>;
   kernels.block_range = block_range;
   kernels.add_digits = add_digits<false>;
   kernels.add_top_digits = add_digits<true>;

@@ -116,6 +116,7 @@ struct One {
 
   static Int add(Int a, Int b) noexcept { return a + b; }
   static Int subtract(Int a, Int b) noexcept { return a - b; }
+  static Int multiply(Int a, Int b) noexcept { return a * b; }
   template <int kBits>
   static Int shift_left(Int value) noexcept {
     return value << kBits;
@@ -405,6 +406,25 @@ void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t wor
   std::size_t word = 0;
   for (; word + V::kWidth <= words; word += V::kWidth) add_word<V>(cell + 4 * word, payload + 4 * word);
   for (; word < words; ++word) add_word<One>(cell + 4 * word, payload + 4 * word);
+}
+
+template <class V>
+std::uint32_t weigh_words(const std::uint32_t* weights, const std::byte* payload, std::size_t words) noexcept {
+  const auto weighed = [=]<class W>(W, std::size_t word) __attribute__((always_inline)) {
+    return W::multiply(W::load_i32(reinterpret_cast<const std::byte*>(weights + word)),
+                       load_word<W, false>(payload + 4 * word));
+  };
+  std::size_t word = 0;
+  std::uint32_t sum = 0;
+  if (words >= V::kWidth) {
+    auto sums = weighed(V{}, 0);
+    for (word = V::kWidth; word + V::kWidth <= words; word += V::kWidth) sums = V::add(sums, weighed(V{}, word));
+    std::byte lanes[4 * V::kWidth];
+    V::store_i32(lanes, sums);
+    for (std::size_t lane = 0; lane < V::kWidth; ++lane) sum += load_as<std::uint32_t>(lanes + 4 * lane);
+  }
+  for (; word < words; ++word) sum += weighed(One{}, word);
+  return sum;
 }
 
 /// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.

@@ -62,6 +62,8 @@ struct Kernels {
   Quantise quantise[4][3];
   Dequantise dequantise[4][3];
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
+  /// The sum of the payload's words, each times its weight, modulo 2^32 (check_word.hpp).
+  std::uint32_t (*weigh)(const std::uint32_t* weights, const std::byte* payload, std::size_t words) noexcept;
 
   // Blocks of sums whatever the split (digit_sums.hpp, digit_templates.hpp).
   BlockRange (*block_range)(const float* elements) noexcept;

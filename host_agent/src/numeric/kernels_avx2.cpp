@@ -60,6 +60,7 @@ struct Avx2 {
 
   static Int add(Int a, Int b) noexcept { return _mm256_add_epi32(a, b); }
   static Int subtract(Int a, Int b) noexcept { return _mm256_sub_epi32(a, b); }
+  static Int multiply(Int a, Int b) noexcept { return _mm256_mullo_epi32(a, b); }
   template <int kBits>
   static Int shift_left(Int value) noexcept {
     return _mm256_slli_epi32(value, kBits);

@@ -52,6 +52,7 @@ struct Avx512 {
 
   static Int add(Int a, Int b) noexcept { return _mm512_add_epi32(a, b); }
   static Int subtract(Int a, Int b) noexcept { return _mm512_sub_epi32(a, b); }
+  static Int multiply(Int a, Int b) noexcept { return _mm512_mullo_epi32(a, b); }
   template <int kBits>
   static Int shift_left(Int value) noexcept {
     return _mm512_slli_epi32(value, kBits);

@@ -49,6 +49,11 @@ struct Sse2 {
 
   static Int add(Int a, Int b) noexcept { return _mm_add_epi32(a, b); }
   static Int subtract(Int a, Int b) noexcept { return _mm_sub_epi32(a, b); }
+  static Int multiply(Int a, Int b) noexcept {
+    const Int even = _mm_mul_epu32(a, b);
+    const Int odd = _mm_mul_epu32(_mm_srli_epi64(a, 32), _mm_srli_epi64(b, 32));
+    return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, 0x08), _mm_shuffle_epi32(odd, 0x08));
+  }
   template <int kBits>
   static Int shift_left(Int value) noexcept {
     return _mm_slli_epi32(value, kBits);

@@ -66,7 +66,7 @@ struct SchedulerConfig {
   unsigned threads = 1;
   unsigned rank = 0;  // this one, of so many
   unsigned workers = 1;
-  std::size_t lanes = 360;
+  std::size_t lanes = 360;  // words of a packet that carry elements
   /// With fewer chunks, waking another thread costs more than it saves.
   std::uint64_t chunks_per_thread_min = 16;
   /// Smaller requests are always sent whole, and smaller unions in chunks: sending them takes little longer than the

@@ -24,7 +24,8 @@ engine::AggregatorConfig aggregator_of(const Line& line) {
   read(line, "worker", config.worker.worker, 0, wire::kSwitchWorkersMax - 1);
   read(line, "host_number", config.host, 0, wire::kSwitchWorkersMax - 1);
   read(line, "workers", config.worker.workers, 1, wire::kJobWorkersMax);
-  read(line, "lanes", config.worker.lanes, 1, wire::kLanesMax);
+  config.worker.check_word = line.number("check_word", 0, 1) == 1;
+  read(line, "lanes", config.worker.lanes, config.worker.check_word ? 2 : 1, wire::kLanesMax);
   read(line, "slots", config.worker.slots, 1, wire::kLeaseSlotsMax);
   read(line, "threads", config.threads, 1, wire::kThreadsMax);
   config.own_address = transport::parse_ipv4(line.text("own_address"));

@@ -32,7 +32,8 @@ struct Grant {
   void complete(const Line& line);
 
   [[nodiscard]] std::uint16_t world_size() const { return engine.aggregators.front().worker.workers; }
-  [[nodiscard]] std::uint16_t lanes() const { return engine.aggregators.front().worker.lanes; }
+  /// Words of a packet that carry elements.
+  [[nodiscard]] std::uint16_t lanes() const { return engine.aggregators.front().worker.element_words(); }
   [[nodiscard]] unsigned threads() const;
 };
 

@@ -25,6 +25,8 @@ const char* word_of(Status status) {
       return "no-memory";
     case Status::kImpossible:
       return "impossible";
+    case Status::kWrongSum:
+      return "wrong-sum";
     case Status::kAborted:
     case Status::kOk:
       break;

@@ -9,7 +9,7 @@ namespace wiresum::wire {
 /// Of the header, in its first four bits.
 inline constexpr std::uint8_t kWireVersion = 1;
 /// Of the lines between a program in C and its sidecar.
-inline constexpr std::uint8_t kSidecarVersion = 11;
+inline constexpr std::uint8_t kSidecarVersion = 12;
 
 /// TCP: the join service.
 inline constexpr std::uint16_t kControlPort = 43487;

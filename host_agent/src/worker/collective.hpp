@@ -93,6 +93,7 @@ enum class Status : std::uint8_t {
   kAborted,     // abort() was called
   kNoMemory,    // this worker could not allocate what it needs
   kImpossible,  // a sum came back that the workers cannot have made
+  kWrongSum,    // the check word of a slot's sum did not fit, twice
 };
 
 struct Completion {

@@ -45,6 +45,8 @@ class ExactChunk {
     return code <= (ahead_.has_value() ? format_->planes() : 0);
   }
 
+  /// Of the present plane, the same at all workers.
+  [[nodiscard]] std::uint8_t plane_code() const noexcept { return code_; }
   /// The plane of that code is next; code > 0. False if there is no memory for it.
   [[nodiscard]] bool start_plane(std::uint8_t code) noexcept;
   /// Has this worker anything in the present plane?

@@ -120,10 +120,16 @@ void Worker::retransmit(Slot& slot, wire::Packet& packet) noexcept {
 
 void Worker::hear_missing(std::uint32_t index) noexcept {
   send_number_lost_ = std::max(send_number_lost_, slots_[index].asked_after);
+  resend_at_once(index);
+}
+
+void Worker::resend_at_once(std::uint32_t index) noexcept {
+  Slot& slot = slots_[index];
   flight_.remove(index);
-  slots_[index].sent_at = now_;
-  slots_[index].was_missing = true;
-  flight_.append(index, Flight::kMissing);  // R4.24
+  slot.sent_at = now_;
+  slot.was_missing = true;
+  slot.expiries = std::max<std::uint8_t>(slot.expiries, 1);  // what comes now measures no round trip
+  flight_.append(index, Flight::kMissing);                   // R4.24
 }
 
 void Worker::check_deadlines() noexcept {

@@ -48,7 +48,8 @@ struct Slot {
   Role role = Role::kNone;                   // while a RESULT is given again; what follows is of the packet after that
   bool waits_for_peers = false;              // its RESULT measures how far apart the workers are, not the path
   bool asked = false;                        // the last that went out for the packet in flight was a question
-  bool was_missing = false;                  // the switch has said so of the packet in flight
+  bool was_missing = false;                  // the switch has said so of the packet in flight, or its RESULT was wrong
+  bool was_wrong = false;                    // the check word of a RESULT for it did not fit
   bool on_the_way = false;                   // the window counts the packet in flight
   std::uint8_t expiries = 0;                 // how often its timer has expired
   std::uint8_t list = 0;                     // of flight.hpp's, while in flight

@@ -24,6 +24,7 @@ WorkerConfig checked(const WorkerConfig& config) {
   require(config.workers >= 1 && config.workers <= wire::kJobWorkersMax, "a job has 1 to 4096 workers");
   require(config.worker < wire::kSwitchWorkersMax, "a switch has workers 0 to 31");
   require(config.lanes >= 1 && config.lanes <= wire::kLanesMax, "lanes must be 1 to what a UDP datagram holds");
+  require(config.element_words() >= 1, "packets of one word have no room for a check word");
   require(config.slots >= 1 && config.slot_first <= wire::kLeaseSlotsMax &&
               config.slots <= wire::kLeaseSlotsMax - config.slot_first,
           "slots must be at least one and end within the first 32768 of the lease");
@@ -86,7 +87,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   pending.chunks_left = pending.chunks;
   pending.slot_start = slot_start_;
   pending.stride = slots_for(pending.chunks, collective.slots_spread_max);  // R4.3
-  pending.chunk_elements = static_cast<std::uint32_t>(chunk_elements(collective.format, config_.lanes));
+  pending.chunk_elements = static_cast<std::uint32_t>(chunk_elements(collective.format, config_.element_words()));
   pending.barrier = collective.regions.empty();  // R6.1
   pending.exponent_round =
       !pending.barrier && !collective.exact && collective.format.scaling == numeric::Scaling::kBlockExponent;  // R5.11
@@ -192,7 +193,7 @@ void Worker::transmit(std::uint32_t index, wire::Packet& packet) noexcept {
   }
   write(slot, slot.kind, 0, packet);
   slot.state = SlotState::kInFlight;
-  slot.asked = slot.was_missing = false;
+  slot.asked = slot.was_missing = slot.was_wrong = false;
   slot.expiries = 0;
   slot.first_sent_at = slot.sent_at = now_;
   slot.results_before = stats_.results;
@@ -295,19 +296,26 @@ void Worker::write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::
   wire::encode(header, std::span<std::byte, wire::kHeaderBytes>(packet.data, wire::kHeaderBytes));
   packet.bytes = wire::kHeaderBytes;
   if (kind == wire::Kind::kData) {
-    std::byte* const payload = packet.data + wire::kHeaderBytes;
-    if (slot.role == Role::kRepeats) {
-      std::ranges::copy(kept_.payload(index), payload);
-    } else if (slot.phase == Phase::kPlane) {
-      exact_[index].write(payload);
-    } else {
-      numeric::quantise(pending_[slot.collective].work.format, slot.scale, slot.view.source, slot.view.elements,
-                        payload, config_.lanes);
-    }
+    write_words(index, packet.data + wire::kHeaderBytes);
     packet.bytes += config_.lanes * static_cast<std::uint32_t>(wire::kWordBytes);
   }
   ++stats_.packets_sent;
   stats_.bytes_sent += packet.bytes;
+}
+
+void Worker::write_words(std::uint32_t index, std::byte* payload) const noexcept {
+  const Slot& slot = slots_[index];
+  if (slot.role == Role::kRepeats) {
+    std::ranges::copy(kept_.payload(index), payload);
+    return;
+  }
+  if (slot.phase == Phase::kPlane) {
+    exact_[index].write(payload);
+  } else {
+    numeric::quantise(pending_[slot.collective].work.format, slot.scale, slot.view.source, slot.view.elements, payload,
+                      config_.element_words());
+  }
+  if (config_.check_word) numeric::write_check_word(check_subject_of(index), payload, config_.element_words());
 }
 
 Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
@@ -319,7 +327,7 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
             .exponent = slot.role == Role::kRepeats ? kept.exponent : std::uint8_t{0}};
   }
   const Pending& pending = pending_[slot.collective];
-  return {.tensor = pending.work.tensor,
+  return {.tensor = pending.work.tensor ^ reading_of(index) << 16,
           .chunk = pending.number(slot.chunk),
           .exponent = slot.role == Role::kBehind ? std::uint8_t{0} : slot.exponent_sent};
 }
@@ -353,6 +361,9 @@ void Worker::handle_datagram(TimeNs now, std::span<const std::byte> datagram, bo
     case Match::kDiverged:
       fail_at(slots_[index].collective, Status::kDiverged);  // R4.29, R9.7
       return;
+    case Match::kWrong:
+      refuse(index);
+      return;
   }
 }
 
@@ -374,17 +385,23 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header,
   }
   // An answer to a question is late if something else has been sent since.
   if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;  // R4.24
-  if (has_result(slot.role)) return kept_.is_same(index, header, payload) ? Match::kMine : Match::kDiverged;
+  if (has_result(slot.role)) {
+    if (kept_.is_same(index, header, payload)) return Match::kMine;
+    return config_.check_word ? Match::kWrong : Match::kDiverged;  // R5.26, R9.7
+  }
   // The agreed exponent is a maximum over workers, and this one is among them.
   const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
   const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&  // R4.26
                         may_say(index, header.exponent);
-  return possible ? Match::kMine : Match::kForeign;
+  if (!possible) return Match::kForeign;
+  return fits(index, payload) ? Match::kMine : Match::kWrong;
 }
 
 bool Worker::may_say(std::uint32_t index, std::uint8_t exponent) const noexcept {
   const ExactChunk& exact = exact_[index];
   switch (slots_[index].phase) {
+    case Phase::kExponent:
+      return exponent != numeric::kExponentNotFinite;  // R5.27
     case Phase::kPlanes:
       return exact.is_possible(exponent);
     case Phase::kPlane:
@@ -468,7 +485,7 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
 
 void Worker::store(const Slot& slot, std::span<const std::byte> payload) noexcept {
   if (slot.view.destination == nullptr) return;
-  numeric::dequantise(pending_[slot.collective].work.format, slot.scale, payload.data(), config_.lanes,
+  numeric::dequantise(pending_[slot.collective].work.format, slot.scale, payload.data(), config_.element_words(),
                       slot.view.destination, slot.view.elements);
 }
 
@@ -492,7 +509,7 @@ bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<co
 void Worker::begin_exact(std::uint32_t index) noexcept {
   const Slot& slot = slots_[index];
   const numeric::Dtype dtype = pending_[slot.collective].work.format.dtype;
-  exact_[index].begin(exact_formats_[static_cast<std::size_t>(dtype)], dtype, slot.view, config_.lanes);
+  exact_[index].begin(exact_formats_[static_cast<std::size_t>(dtype)], dtype, slot.view, config_.element_words());
 }
 
 void Worker::start_plane(std::uint32_t index, std::uint8_t code) noexcept {

@@ -68,6 +68,7 @@
 #include <span>
 #include <vector>
 
+#include "numeric/check_word.hpp"
 #include "wire/packet.hpp"
 #include "worker/collective.hpp"
 #include "worker/exact_chunk.hpp"
@@ -97,6 +98,12 @@ struct WorkerConfig {
   TimeNs rto_max = 200'000'000;
   std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
   bool exact_when_wide = false;         // chunks whose exponents lie too far apart are summed exactly
+  bool check_word = false;              // the payload's last word is one (numeric/check_word.hpp)
+
+  /// Words of a payload that carry elements (R5.20).
+  [[nodiscard]] constexpr std::uint16_t element_words() const noexcept {
+    return static_cast<std::uint16_t>(lanes - (check_word ? 1 : 0));
+  }
 };
 
 /// Who a worker is at its switch: all that a move changes for its state machine.
@@ -123,6 +130,8 @@ struct WorkerStats {
   std::uint64_t tensor_newest = 0;  // 1 more than the tag of the latest collective that was sent for; 0: none was
   std::uint64_t chunks_exact = 0;   // of floats in blocks, or with a fixed scale, that were summed again exactly
   std::uint64_t chunks_wide = 0;    // with an element that lost more than it may, since they were not
+  std::uint64_t sums_wrong = 0;     // RESULTs whose check word did not fit
+  std::uint64_t slot_wrong = 0;  // 1 more than the slot of the lease of which two in a row did not; 0: there was none
 };
 
 class Worker {
@@ -187,6 +196,16 @@ class Worker {
   /// The RESULT that this worker has was given again.
   void end_repeat(std::uint32_t index) noexcept;
 
+  // Check words (check.cpp)
+  /// By which exponent, or as which plane, this worker reads the words of the packet in flight: 9 bits.
+  [[nodiscard]] std::uint32_t reading_of(std::uint32_t index) const noexcept;
+  /// What the check word of that packet is about.
+  [[nodiscard]] numeric::CheckSubject check_subject_of(std::uint32_t index) const noexcept;
+  /// Is the payload's check word, if it has one, that of its words?
+  [[nodiscard]] bool fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept;
+  /// It is not: the switch is asked for the RESULT once more.
+  void refuse(std::uint32_t index) noexcept;
+
   // Timers (retransmission.cpp)
   /// After this many timeouts without a RESULT only the probe is retransmitted.
   static constexpr TimeNs kSilenceTimeouts = 4;
@@ -211,6 +230,8 @@ class Worker {
   void ask(Slot& slot, wire::Packet& packet) noexcept;
   void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
+  /// What the slot has in flight is sent again before anything else.
+  void resend_at_once(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
   /// fail(), whose first completion is then that of the pending collective at which it came; kNoCollective: of none.
   void fail_at(std::uint32_t collective, Status status) noexcept;
@@ -240,9 +261,10 @@ class Worker {
   [[nodiscard]] Subject subject_of(std::uint32_t index) const noexcept;
   /// Writes the packet that the slot has in flight, as one of this kind.
   void write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept;
+  void write_words(std::uint32_t index, std::byte* payload) const noexcept;
 
   // Receiving
-  enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged };
+  enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged, kWrong };
   [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header,
                             std::span<const std::byte> payload) const noexcept;
   /// Was the slot's only retransmission unnecessary? Then its RESULT answers the first copy, and is a valid sample.
@@ -252,7 +274,7 @@ class Worker {
   void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload, bool marked,
               bool stays) noexcept;
   void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
-  /// May a RESULT for this slot say this exponent, or code? Of exponents, all.
+  /// May a RESULT for this slot say this exponent, or code?
   [[nodiscard]] bool may_say(std::uint32_t index, std::uint8_t exponent) const noexcept;
   void begin_exact(std::uint32_t index) noexcept;
   void start_plane(std::uint32_t index, std::uint8_t code) noexcept;

@@ -17,6 +17,7 @@ from wiresum.agent import errors
         errors.SwitchUnreachableError("text"),
         errors.DivergedError("text", number=7),
         errors.ImpossibleSumError("text"),
+        errors.WrongSumError("text"),
         errors.CollectiveTimeoutError("text"),
         errors.SessionClosedError("text"),
         errors.JobAbortedError("text", reason="reason"),

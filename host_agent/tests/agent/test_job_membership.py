@@ -17,6 +17,7 @@ from wiresum.agent.errors import (
     ImpossibleSumError,
     SwitchUnreachableError,
     WiresumError,
+    WrongSumError,
 )
 from wiresum.agent.job_membership import JobMembership
 from wiresum.agent.statistics import TrafficStats
@@ -54,7 +55,14 @@ class Joined(list[Any]):
 
 def grant(key: int) -> JoinReply:
     return JoinReply(
-        job=1, key=key, workers=2, lanes=8, threads=1, slots=SLOTS, switch_endpoint=Endpoint(address="10.0.0.9", port=1)
+        job=1,
+        key=key,
+        workers=2,
+        lanes=8,
+        threads=1,
+        slots=SLOTS,
+        switch_endpoint=Endpoint(address="10.0.0.9", port=1),
+        switch_name=f"s{key}",
     )
 
 
@@ -125,6 +133,11 @@ def state(**fields_: object) -> dict[str, str]:
         ({"status": "diverged", "greeted": 0}, DivergedError, "must call the aggregators by the same names"),
         ({"status": "no-memory"}, WiresumError, "rank 0 of job 'job': this worker's process could not allocate"),
         ({"status": "impossible"}, ImpossibleSumError, "number 7 a sum came back that the workers cannot have made"),
+        (
+            {"status": "wrong-sum", "slot_wrong.1": 4},
+            WrongSumError,
+            "rank 0 of job 'job': in collective number 7 the sum of slot 3 at switch 's6' (a:1) was wrong",
+        ),
         ({"status": "aborted"}, WiresumError, "rank 0 of job 'job': the collective was aborted"),
     ],
 )

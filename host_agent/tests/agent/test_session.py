@@ -86,13 +86,21 @@ def whole(values: array.array[int]) -> Region:
     return Region(address, address, elements)
 
 
-@pytest.mark.parametrize("settings", [{}, {"threads": 4, "lanes": 64, "slots": 16, "transport": "udp:plain"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"threads": 4, "lanes": 64, "slots": 16, "transport": "udp:plain"},
+        {"check_word": True},
+        {"check_word": True, "share": False},
+    ],
+)
 def test_members_of_a_job_sum_exactly_and_count_what_they_sent(
     job: Callable[..., list[Session]], settings: dict[str, object]
 ) -> None:
     sessions = job(3, **settings)
     assert sessions[0].threads == settings.get("threads", sessions[0].threads)
-    assert sessions[0].lanes == settings.get("lanes", 360)
+    assert sessions[0].lanes == settings.get("lanes", 359 if settings.get("check_word") else 360)
     data = [array.array("i", range(rank, 5000 + rank)) for rank in range(3)]
     operations = [
         session.submit([whole(values)], dtype=Dtype.I32) for session, values in zip(sessions, data, strict=True)
@@ -104,6 +112,7 @@ def test_members_of_a_job_sum_exactly_and_count_what_they_sent(
     assert stats.results >= 14
     assert stats.bytes_sent >= 4 * 5000
     assert stats.round_newest >= 1
+    assert stats.sums_wrong == 0
 
 
 def test_a_null_pointer_is_refused_where_none_says_that_a_worker_has_no_part(job: Callable[..., list[Session]]) -> None:

@@ -51,6 +51,7 @@ struct Script {
                        {"worker", "0"},
                        {"workers", "1"},
                        {"lanes", std::to_string(kLanes)},
+                       {"check_word", "0"},
                        {"slots", std::to_string(kSlots)},
                        {"threads", "1"},
                        {"switch", "a:1"},
@@ -253,6 +254,7 @@ TEST(Session, AGrantSaysWithWhomItSharesAndWhatMakesNoSenseIsRefused) {
                  {"worker", "1"},
                  {"workers", "5"},
                  {"lanes", "360"},
+                 {"check_word", "1"},
                  {"slots", "64"},
                  {"threads", "1"},
                  {"own_address", "127.0.0.1"},
@@ -268,6 +270,7 @@ TEST(Session, AGrantSaysWithWhomItSharesAndWhatMakesNoSenseIsRefused) {
   EXPECT_EQ(place.index, 1);
   EXPECT_EQ(place.secret, std::string(31, '\0') + '\xff');
   EXPECT_EQ(aggregator_of(line).host, 2);
+  EXPECT_EQ(aggregator_of(line).worker.element_words(), 359) << "the last word is the check word";
   const auto with = [&](const std::string& name, const std::string& value) {
     Line other = line;
     other.fields[name] = value;
@@ -278,6 +281,7 @@ TEST(Session, AGrantSaysWithWhomItSharesAndWhatMakesNoSenseIsRefused) {
                                     {"host_ranks", "1,4096"},
                                     {"host_secret", "00"},
                                     {"host_number", "32"},
+                                    {"lanes", "1"},
                                     {"switch_port", "0"}}) {
     EXPECT_THROW(
         {

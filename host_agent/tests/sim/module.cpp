@@ -120,6 +120,12 @@ NB_MODULE(wiresum_sim, module) {
       .def_rw("burst_bytes", &sim::LinkConfig::burst_bytes)
       .def_rw("queue_bytes", &sim::LinkConfig::queue_bytes)
       .def_rw("mark_bytes", &sim::LinkConfig::mark_bytes);
+  nb::class_<sim::WrongBits>(module, "WrongBits")
+      .def(nb::init<>())
+      .def_rw("up", &sim::WrongBits::up)
+      .def_rw("down", &sim::WrongBits::down)
+      .def_rw("cell", &sim::WrongBits::cell)
+      .def_rw("flips_max", &sim::WrongBits::flips_max);
   nb::class_<sim::CrossTraffic>(module, "CrossTraffic")
       .def(nb::init<>())
       .def_rw("rate_bps", &sim::CrossTraffic::rate_bps)
@@ -134,7 +140,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("DIVERGED", worker::Status::kDiverged)
       .value("ABORTED", worker::Status::kAborted)
       .value("NO_MEMORY", worker::Status::kNoMemory)
-      .value("IMPOSSIBLE", worker::Status::kImpossible);
+      .value("IMPOSSIBLE", worker::Status::kImpossible)
+      .value("WRONG_SUM", worker::Status::kWrongSum);
   nb::enum_<sim::Fault::Kind>(module, "FaultKind")
       .value("ABORT", sim::Fault::Kind::kAbort)
       .value("CLOSE", sim::Fault::Kind::kClose)
@@ -168,6 +175,8 @@ NB_MODULE(wiresum_sim, module) {
           "On the link of a host, or of a switch to its parent, in one direction.")
       .def_rw("threads", &sim::Scenario::threads)
       .def_rw("lanes", &sim::Scenario::lanes)
+      .def_rw("check_word", &sim::Scenario::check_word)
+      .def_rw("wrong_bits", &sim::Scenario::wrong_bits)
       .def_rw("slots", &sim::Scenario::slots)
       .def_rw("round_first", &sim::Scenario::round_first)
       .def_rw("window_min", &sim::Scenario::window_min)
@@ -212,6 +221,8 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("rejected", &sim::Report::rejected)
       .def_ro("chunks_exact", &sim::Report::chunks_exact)
       .def_ro("chunks_wide", &sim::Report::chunks_wide)
+      .def_ro("sums_wrong", &sim::Report::sums_wrong)
+      .def_ro("flips", &sim::Report::flips)
       .def_ro("link_packets", &sim::Report::link_packets)
       .def_ro("link_lost", &sim::Report::link_lost)
       .def_ro("link_overflow", &sim::Report::link_overflow)

@@ -149,19 +149,36 @@ void Placement::arrive_from(Node node, std::uint32_t thread, const Packet& packe
 void Placement::arrive_at(Node node, std::uint32_t thread, const Packet& packet) {
   const Network& network = tree_.network();
   if (network.is_host(node)) {
-    deliver_(tree_.stream_of(node), thread, packet);
+    deliver_(tree_.stream_of(node), thread, arrived(packet, wrong_bits_.down));
   } else {
     handle(node - network.hosts(), network.node_of_switch(network.above(node)), thread, packet);
   }
 }
 
-void Placement::handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet) {
+Packet Placement::arrived(const Packet& sent, double flip_probability) {
+  if (flip_probability == 0 || sent.size() == wire::kHeaderBytes) return sent;
+  Packet packet = world_.packets.copy(sent.bytes());
+  if (sent.marked()) packet.mark();
+  flip(packet.bytes().subspan(wire::kHeaderBytes), flip_probability);
+  return packet;
+}
+
+void Placement::flip(std::span<const std::byte> words, double probability) {
+  if (words.empty() || wrong_bits_.flips == wrong_bits_.flips_max || !world_.random.happens(probability)) return;
+  const auto bit = static_cast<std::size_t>(world_.random.below(static_cast<TimeNs>(8 * words.size())));
+  const_cast<std::byte&>(words[bit / 8]) ^= std::byte{1} << bit % 8;
+  ++wrong_bits_.flips;
+}
+
+void Placement::handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& sent) {
+  const Packet packet = arrived(sent, wrong_bits_.up);
   wire::Endpoint source = tree_.endpoint_of(from);
   source.port = static_cast<std::uint16_t>(source.port + thread);
   const dataplane::Decision decision =
       port(index, thread)
           .handle(dataplane::read(source, static_cast<std::uint8_t>(lease_.port_offset + thread), packet.bytes()));
   if (decision.verdict == dataplane::Verdict::kDrop || decision.verdict == dataplane::Verdict::kHold) return;
+  flip(decision.payload, wrong_bits_.cell);
   Packet answer = world_.packets.make([&](std::byte* data) {
     wire::Packet written{.data = data, .bytes = 0};
     decision.write(written);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -76,13 +77,27 @@ struct Shape {
   std::uint32_t slots = 128;
 };
 
+/// Bits that are wrong and that no checksum sees: for each packet with words, the probability that one of them flips.
+struct WrongBits {
+  double up = 0;    // of its words, on its way to a switch
+  double down = 0;  // ... to a host
+  double cell = 0;  // of the sum, in the cell of the switch that sends it
+  std::uint64_t flips_max = UINT64_MAX;
+  std::uint64_t flips = 0;
+};
+
 class Placement final : public Network::Receiver {
  public:
   using Node = Network::Node;
   /// `deliver` is called with what arrives of a stream.
-  Placement(World& world, Tree tree, const Shape& shape, const Lease& lease,
+  Placement(World& world, Tree tree, const Shape& shape, const Lease& lease, WrongBits& wrong_bits,
             std::function<void(std::uint32_t stream, std::uint32_t thread, const Packet&)> deliver)
-      : world_(world), tree_(std::move(tree)), shape_(shape), lease_(lease), deliver_(std::move(deliver)) {
+      : world_(world),
+        tree_(std::move(tree)),
+        shape_(shape),
+        lease_(lease),
+        wrong_bits_(wrong_bits),
+        deliver_(std::move(deliver)) {
     tree_.rotate(lease.rotation);
   }
 
@@ -113,12 +128,15 @@ class Placement final : public Network::Receiver {
   [[nodiscard]] dataplane::Dataplane& port(std::uint32_t index, std::uint32_t thread) const;
   void leave_cells_used(dataplane::Dataplane& machine, dataplane::JobEntry entry, std::uint32_t round_first,
                         std::uint64_t seed) const;
-  void handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& packet);
+  void handle(std::uint32_t index, Node from, std::uint32_t thread, const Packet& sent);
+  void flip(std::span<const std::byte> words, double probability);
+  [[nodiscard]] Packet arrived(const Packet& sent, double flip_probability);
 
   World& world_;
   Tree tree_;
   const Shape shape_;
   const Lease lease_;
+  WrongBits& wrong_bits_;
   std::function<void(std::uint32_t, std::uint32_t, const Packet&)> deliver_;
 };
 

@@ -163,6 +163,7 @@ def make_config(rng: random.Random, seed: int) -> sim.Scenario:
         sim.Stall(rng.randrange(config.workers), begin, begin + rng.randrange(1, 3000 * MS))
         for begin in [rng.randrange(200 * MS) for _ in range(rng.choice([0, 0, 0, 1, 3]))]
     ]
+    config.check_word = random.Random(f"check word {seed}").random() < 0.5
     of_hosts = random.Random(f"hosts {seed}")
     if of_hosts.random() < 0.4:
         settle(of_hosts, config)

@@ -18,7 +18,7 @@ constexpr std::size_t kSetsMax = 2;
 std::uint32_t next_key(World& world) { return kKey + 0x9E3779B9 * world.keys++; }
 
 std::uint32_t lanes_max(const std::vector<JobPlan>& plans) {
-  const auto lanes_of = [](const JobPlan& plan) { return plan.scenario.lanes; };
+  const auto lanes_of = [](const JobPlan& plan) { return plan.scenario.packet_words(); };
   return lanes_of(*std::ranges::max_element(plans, {}, lanes_of));
 }
 
@@ -39,7 +39,8 @@ Job::Job(World& world, JobPlan plan, std::vector<Lease> leases, std::shared_ptr<
       scenario_(std::move(plan.scenario)),
       tasks_(std::move(plan.tasks)),
       leases_(std::move(leases)),
-      network_(std::move(network)) {
+      network_(std::move(network)),
+      wrong_bits_(scenario_.wrong_bits) {
   if (network_ == nullptr) {
     const std::vector<std::uint32_t>& hosts = scenario_.hosts;
     const std::uint32_t used = hosts.empty() ? scenario_.workers : std::ranges::max(hosts) + 1;
@@ -79,10 +80,10 @@ void Job::find_streams() {
 void Job::place_at(const Lease& lease) {
   std::vector<Network::Node> hosts;
   for (const Stream& stream : streams_) hosts.push_back(stream.host);
-  const Shape shape{.threads = scenario_.threads, .lanes = scenario_.lanes, .slots = scenario_.slots};
+  const Shape shape{.threads = scenario_.threads, .lanes = scenario_.packet_words(), .slots = scenario_.slots};
   const wire::Endpoint source = endpoint_of_placement(placements_.size());
   placements_.push_back(std::make_unique<Placement>(
-      world_, Tree(network_, std::move(hosts)), shape, lease,
+      world_, Tree(network_, std::move(hosts)), shape, lease, wrong_bits_,
       [this, source](std::uint32_t stream, std::uint32_t thread, const Packet& packet) {
         const auto port = static_cast<std::uint16_t>(source.port + thread);
         ranks_[streams_[stream].workers.front()]->arrive(thread, packet, {.address = source.address, .port = port});
@@ -132,7 +133,8 @@ RankConfig Job::config_of(std::uint32_t worker) const {
     config.key = placement().lease().key;
     config.worker = rank.sharing ? rank.sharing->index : placement().number_of(stream_of_[worker]);
     config.workers = static_cast<std::uint16_t>(scenario_.workers);
-    config.lanes = static_cast<std::uint16_t>(scenario_.lanes);
+    config.lanes = static_cast<std::uint16_t>(scenario_.packet_words());
+    config.check_word = scenario_.check_word;
     config.exact_when_wide = scenario_.exact_when_wide;
     config.slot_first = thread * slots;
     config.slots = slots;
@@ -156,7 +158,7 @@ std::optional<Sharing> Job::sharing_of(std::uint32_t worker) const {
                           .key = lease.key,
                           .ranks = static_cast<std::uint8_t>(workers.size()),
                           .threads = static_cast<std::uint8_t>(scenario_.threads),
-                          .lanes = static_cast<std::uint16_t>(scenario_.lanes),
+                          .lanes = static_cast<std::uint16_t>(scenario_.packet_words()),
                           .slots = scenario_.slots},
                   .index = static_cast<std::uint8_t>(std::ranges::find(workers, worker) - workers.begin()),
                   .first = worker == workers.front() ? nullptr : ranks_[workers.front()].get()};
@@ -305,10 +307,12 @@ Report Job::report(std::string failure) {
       report.rejected += stats.rejected;
       report.chunks_exact += stats.chunks_exact;
       report.chunks_wide += stats.chunks_wide;
+      report.sums_wrong += stats.sums_wrong;
       report.rto_ns = std::max(report.rto_ns, stats.rto_ns);
     }
     report.sparse.push_back(rank->sparse());
   }
+  report.flips = wrong_bits_.flips;
   const LinkCounters links = network_->counters();
   report.link_packets = links.packets;
   report.link_lost = links.lost;

@@ -47,7 +47,9 @@ struct Scenario : NetworkConfig {
   std::uint32_t workers = 2;
   std::vector<std::uint32_t> hosts;  // of each worker; those on one share a stream. Empty: worker i is on host i
   std::uint32_t threads = 1;
-  std::uint32_t lanes = 360;
+  std::uint32_t lanes = 360;  // words of a packet that carry elements
+  bool check_word = false;    // ... which has one more
+  WrongBits wrong_bits;
   std::uint32_t slots = 128;  // of the lease, shared by the threads
   std::uint32_t round_first = 1;
   std::uint32_t window_min = 32;
@@ -70,6 +72,8 @@ struct Scenario : NetworkConfig {
   TimeNs time_max = 600'000'000'000;  // a scenario that takes longer is reported as a hang
   std::vector<Stall> stalls;
   std::vector<Fault> faults;
+
+  [[nodiscard]] std::uint32_t packet_words() const noexcept { return lanes + (check_word ? 1 : 0); }
 };
 
 /// A collective called by all workers, each with its own memory for the regions.
@@ -92,6 +96,8 @@ struct Report {
   std::uint64_t rejected = 0;
   std::uint64_t chunks_exact = 0;
   std::uint64_t chunks_wide = 0;
+  std::uint64_t sums_wrong = 0;
+  std::uint64_t flips = 0;   // of wrong_bits
   std::uint64_t rto_ns = 0;  // the longest of any worker at the end
   // Of the network, whose links other jobs may share.
   std::uint64_t link_packets = 0;
@@ -178,6 +184,7 @@ class Job {
   std::vector<std::unique_ptr<Placement>> placements_;  // those before the last one were left
   std::vector<std::unique_ptr<Rank>> ranks_;            // by worker
   std::unique_ptr<Mover> mover_;
+  WrongBits wrong_bits_;
   std::size_t idle_through_ = 0;  // the workers before this one have nothing left to do
 };
 

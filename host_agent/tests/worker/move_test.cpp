@@ -19,14 +19,6 @@ using Roles = std::vector<std::uint8_t>;
 
 WorkerConfig one_slot() { return small_config(1); }
 
-std::vector<std::int32_t> lanes_of(const Sent& sent) {
-  std::vector<std::int32_t> lanes;
-  for (std::size_t i = 0; i < (sent.bytes.size() - wire::kHeaderBytes) / wire::kWordBytes; ++i) {
-    lanes.push_back(sent.lane(i));
-  }
-  return lanes;
-}
-
 /// Halts the worker, and sends it elsewhere.
 bool move(Rig& rig, const Roles& roles) {
   rig.worker().halt();

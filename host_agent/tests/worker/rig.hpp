@@ -48,6 +48,14 @@ struct Sent {
   }
 };
 
+inline std::vector<std::int32_t> lanes_of(const Sent& sent) {
+  std::vector<std::int32_t> lanes;
+  for (std::size_t i = 0; i < (sent.bytes.size() - wire::kHeaderBytes) / wire::kWordBytes; ++i) {
+    lanes.push_back(sent.lane(i));
+  }
+  return lanes;
+}
+
 class Rig {
  public:
   explicit Rig(WorkerConfig config = small_config())

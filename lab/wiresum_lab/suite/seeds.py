@@ -20,6 +20,7 @@ SEEDS_DEFAULT = {
     "shared_seed": 100,
     "long_seed": 60,
     "long_fault_seed": 60,
+    "wrong_bits_seed": 100,
     "life_seed": 360,
     "nccl_seed": 100,
 }

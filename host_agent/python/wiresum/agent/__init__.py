@@ -12,6 +12,7 @@ from wiresum.agent.errors import (
     WiresumError,
     WorkerLeftError,
     WorkerLostError,
+    WrongSumError,
 )
 from wiresum.agent.session import Dtype, Operation, Region, Scaling, Session
 from wiresum.agent.statistics import AggregatorStats, Moved, SessionStats, SparseStats, TrafficStats
@@ -38,4 +39,5 @@ __all__ = [
     "WiresumError",
     "WorkerLeftError",
     "WorkerLostError",
+    "WrongSumError",
 ]

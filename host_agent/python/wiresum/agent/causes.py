@@ -14,6 +14,7 @@ from wiresum.agent.errors import (
     ImpossibleSumError,
     SwitchUnreachableError,
     WiresumError,
+    WrongSumError,
 )
 from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import path_mtu
@@ -34,8 +35,8 @@ class Causes:
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
     def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
-        """Why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible" or "aborted".
-        `states` are in the aggregators' order. `greeted`: has the first sum come back right?"""
+        """Why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible", "wrong-sum"
+        or "aborted". `states` are in the aggregators' order. `greeted`: has the first sum come back right?"""
         sequence = tensor & 0xFFFF
         if status == "diverged" and greeted:
             return DivergedError(
@@ -70,6 +71,8 @@ class Causes:
                 f"{self._who}: in collective number {sequence} a sum came back that the workers cannot have made, of "
                 f"what each of them has of a tensor: {ImpossibleSumError.WHY}"
             )
+        if status == "wrong-sum":
+            return WrongSumError(f"{self._who}: in collective number {sequence} {self._which_sum(states)}")
         return WiresumError(f"{self._who}: the collective was aborted")
 
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
@@ -90,6 +93,18 @@ class Causes:
             f"{_data_ports(aggregator)} any more: the MTU there is {mtu_bytes} now ({os.strerror(errno.EMSGSIZE)}). "
             f"Set it back (ip link set ... mtu), or start the job again with WIRESUM_LANES={lanes_of_mtu(mtu_bytes)} "
             f"at all workers. {FIXED_LANES}"
+        )
+
+    def _which_sum(self, states: Sequence[TrafficStats]) -> str:
+        """That was wrong twice."""
+        parts = zip(self._aggregators, states, strict=True)
+        aggregator, slot = next((one, state.slot_wrong - 1) for one, state in parts if state.slot_wrong)
+        return (
+            f"the sum of slot {slot} at switch '{aggregator.membership.grant.switch_name}' ({aggregator.switch}) was "
+            "wrong, and wrong again when it was asked for: its check word does not fit. Either the sums of this switch "
+            "are wrong, or what lies between changes packets beyond their checksums. If workers of several hosts say "
+            "so, take the switch out (`wiresum jobs drain`) and test its memory; if those of one host do, test that "
+            "host's memory and network card"
         )
 
     def _what_was_not_sent(self, states: Sequence[TrafficStats]) -> str:

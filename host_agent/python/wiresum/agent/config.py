@@ -247,6 +247,12 @@ class AgentConfig:
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
         agreed=True,
     )
+    check_word: bool = _setting(
+        False,
+        "1: the last word of each packet shows whether its sum is right. A wrong one is asked for again, and ends the "
+        "job if it comes again: [numerics.md](numerics.md#sums-that-are-checked)",
+        agreed=True,
+    )
     address: str = _setting(
         "",
         "this worker's IPv4 address for data; different at each host",

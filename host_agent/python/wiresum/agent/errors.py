@@ -59,6 +59,10 @@ class ImpossibleSumError(WiresumError):
     WHY = "a worker of the job or its switch sends wrong words, or something between them alters packets"
 
 
+class WrongSumError(WiresumError):
+    """A check word showed that a sum is wrong, and so it was when it came again (AgentConfig.check_word)."""
+
+
 class CollectiveTimeoutError(WiresumError):
     """A collective did not complete in time."""
 

@@ -103,7 +103,7 @@ class JobMembership:
             log.info("%d workers of this host share one stream in job '%s'", len(self.sharing), self._job_name)
         with self._moving:
             said: list[tuple[str, dict[str, object]]] = [
-                ("aggregator", _place(aggregator, self._moved.pop(index, aggregator.membership.grant)))
+                ("aggregator", self._place(aggregator, self._moved.pop(index, aggregator.membership.grant)))
                 for index, aggregator in enumerate(aggregators)
             ]
         config = self._config
@@ -164,9 +164,26 @@ class JobMembership:
 
     def _move_to(self, aggregator: int, grant: JoinReply, roles: bytes) -> None:
         assert self._aggregators is not None and self._move_session is not None
-        place = _place(list(self._aggregators)[aggregator], grant)
+        place = self._place(list(self._aggregators)[aggregator], grant)
         place |= {"aggregator": aggregator, "roles": "".join(map(str, roles))}
         self._move_session({name: str(value) for name, value in place.items()})
+
+    def _place(self, aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
+        """What the data path must know of an aggregator, and of its grant."""
+        sharing = grant.sharing
+        is_switch_used = len(sharing.ranks) < grant.workers
+        return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
+            "check_word": int(self._config.check_word),
+            "switch": aggregator.switch,
+            "own_address": aggregator.address,
+            "switch_address": grant.switch_endpoint.address,
+            "switch_port": grant.switch_endpoint.port if is_switch_used else 0,
+            "group_address": grant.results_group.address or "0.0.0.0",
+            "group_port": grant.results_group.port if is_switch_used else 0,
+            "host_number": sharing.number,
+            "host_ranks": ",".join(map(str, sharing.ranks)),
+            "host_secret": sharing.secret.hex(),
+        }
 
     def explain(self, what: str, told: Fields) -> WiresumError:
         """Why the data path has failed. Raises a ValueError or a KeyError if that makes no sense."""
@@ -256,23 +273,6 @@ class JobMembership:
             TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names})
             for index in range(len(self._aggregators))
         ]
-
-
-def _place(aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
-    """What the data path must know of an aggregator, and of its grant."""
-    sharing = grant.sharing
-    is_switch_used = len(sharing.ranks) < grant.workers
-    return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
-        "switch": aggregator.switch,
-        "own_address": aggregator.address,
-        "switch_address": grant.switch_endpoint.address,
-        "switch_port": grant.switch_endpoint.port if is_switch_used else 0,
-        "group_address": grant.results_group.address or "0.0.0.0",
-        "group_port": grant.results_group.port if is_switch_used else 0,
-        "host_number": sharing.number,
-        "host_ranks": ",".join(map(str, sharing.ranks)),
-        "host_secret": sharing.secret.hex(),
-    }
 
 
 def _warn_of_lost_digits(stats: TrafficStats) -> None:

@@ -36,6 +36,10 @@ class TrafficStats:
     chunks_wide: int = 0
     """Packets' worth of this worker's floats in which small ones lost more than an eighth of themselves beside larger
     ones, or became 0. None with the precisions `adaptive` and `exact`; docs/numerics.md has the bound."""
+    sums_wrong: int = 0
+    """Packets whose check word did not fit (AgentConfig.check_word): each was asked for again."""
+    slot_wrong: int = 0
+    """1 more than the slot of the lease whose sum was wrong twice, which ended the job; 0: there is none."""
     send_calls: int = 0
     receive_calls: int = 0
     send_failures: int = 0

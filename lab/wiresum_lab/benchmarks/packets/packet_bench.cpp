@@ -91,7 +91,8 @@ dataplane::JobEntry job_entry(std::uint32_t address, std::uint8_t workers, std::
 /// A float all-reduce over memory that does not change, submitted again and again.
 class Tensor {
  public:
-  explicit Tensor(std::size_t floats) : values_(floats, 0.5F), sums_(floats) {}
+  explicit Tensor(std::size_t floats, std::uint16_t element_words = kLanes)
+      : element_words_(element_words), values_(floats, 0.5F), sums_(floats) {}
 
   worker::Collective work(std::uint32_t tensor) {
     region_ = {.source = reinterpret_cast<const std::byte*>(values_.data()),
@@ -101,11 +102,12 @@ class Tensor {
     work.tensor = tensor;
     work.format = kFormat;
     work.regions = {&region_, 1};
-    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, kLanes));
+    work.chunk_end = static_cast<std::uint32_t>(worker::chunks_of(values_.size(), kFormat, element_words_));
     return work;
   }
 
  private:
+  std::uint16_t element_words_;
   std::vector<float> values_;
   std::vector<float> sums_;
   worker::Region region_;
@@ -115,9 +117,11 @@ class Tensor {
 
 /// One worker, whose packets come back as its RESULTs: nanoseconds for each packet of `kLanes` words, for sending and
 /// for receiving.
-std::pair<double, double> worker_costs() {
-  worker::Worker machine(worker_config(0, 1));
-  Tensor tensor(kTensorFloats);
+std::pair<double, double> worker_costs(bool check_word) {
+  worker::WorkerConfig config = worker_config(0, 1);
+  config.check_word = check_word;
+  worker::Worker machine(config);
+  Tensor tensor(kTensorFloats, config.element_words());
   std::vector<std::byte> memory(kBurst * kPacketBytes);
   std::array<wire::Packet, kBurst> buffers{};
   for (std::size_t i = 0; i < kBurst; ++i) buffers[i].data = memory.data() + i * kPacketBytes;
@@ -201,9 +205,12 @@ void layers() {
   std::vector<std::byte> lanes(kLanes * wire::kWordBytes);
   std::vector<std::byte> payload(lanes.size(), std::byte{1});
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    const auto [send, receive] = worker_costs();
-    costs["worker send"].push_back(send);
-    costs["worker receive"].push_back(receive);
+    for (const bool check_word : {false, true}) {
+      const auto [send, receive] = worker_costs(check_word);
+      const std::string with = check_word ? ", check word" : "";
+      costs["worker send" + with].push_back(send);
+      costs["worker receive" + with].push_back(receive);
+    }
     costs["data plane, 128 slots"].push_back(dataplane_cost(128));
     costs["data plane, 512 slots"].push_back(dataplane_cost(512));
     costs["add of a payload"].push_back(cost_of([&] { numeric::accumulate(lanes.data(), payload.data(), kLanes); }));
