@@ -30,6 +30,7 @@ BENCHMARKS = {
     "small": ("small", "how long a small sum takes, from call to return (two cores to itself)"),
     "gpu": ("gpu", "tensors on this machine's GPU: their tests, copies, sums, and DDP"),
     "packets": ("packets", "what a packet costs, by layer and by transport (two cores to itself)"),
+    "against-last": ("packets.against_last", "what a packet costs, beside an earlier revision, in turns"),
     "scale": ("scale", "up to 4,096 workers in a simulated network"),
 }
 

@@ -203,12 +203,12 @@ def records_of(results: Sequence[Result]) -> list[Record]:
     ]
 
 
-def built() -> Path:
-    """The path of `packet_bench`, after a build."""
+def built(repository: Path) -> Path:
+    """Builds this repository's `packet_bench`, and returns its path."""
     for command in (["cmake", "--preset", "bench"], ["cmake", "--build", "--preset", "bench"]):
         targets = ["--target", "packet_bench"] if "--build" in command else []
-        subprocess.run([*command, *targets], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
-    return REPOSITORY / "build/bench/lab/wiresum_lab/benchmarks/packets/packet_bench"
+        subprocess.run([*command, *targets], cwd=repository, check=True, stdout=subprocess.DEVNULL)
+    return repository / "build/bench/lab/wiresum_lab/benchmarks/packets/packet_bench"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -223,7 +223,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("this makes network namespaces: run it as root")
     if len(os.sched_getaffinity(0)) < len(options.cores):
         parser.error("this needs two cores: one for the switch, one for the workers")
-    options.bench = options.bench or built()
+    options.bench = options.bench or built(REPOSITORY)
     costs = layers_of(options.bench, options.cores[1])
     say(table([{"layer": layer, "ns, median": cost} for layer, cost in costs.items()]))
     measured: dict[str, list[Result]] = {}
