@@ -21,7 +21,7 @@ void cut(const std::byte* source, std::size_t count, unsigned limb_bits, std::si
   for (std::size_t i = 0; i < count; ++i) {
     Integer integer;
     std::memcpy(&integer, source + i * sizeof integer, sizeof integer);
-    std::int64_t rest = integer;
+    std::int64_t rest = integer;  // NOLINT(bugprone-signed-char-misuse): an int8 is a number
     for (std::size_t position = 0; position < limbs; ++position) {
       const auto bits = static_cast<std::uint64_t>(rest);
       const std::int64_t limb = static_cast<std::int64_t>(bits << unused) >> unused;
