@@ -203,11 +203,18 @@ class Program:
 
 
 class SwitchProcess(Program):
-    """A `wiresum switch` that serves joins, at free ports."""
+    """A `wiresum switch` that serves joins, at free ports of `address`."""
 
-    def __init__(self, folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
-        command = wiresum("switch", "--control", "127.0.0.1:0", "--port", "0", *arguments)
-        super().__init__(command, folder / "switch.log", variables)
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1",
+        at: Launch = here,
+    ) -> None:
+        command = wiresum("switch", "--control", f"{address}:0", "--port", "0", *arguments)
+        super().__init__(command, folder / "switch.log", variables, at=at)
         self.endpoint = self.await_text(r"ready: control (\S+:\d+)")[1]
 
 

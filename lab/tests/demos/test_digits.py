@@ -86,10 +86,13 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
     torch.testing.assert_close(labels, torch.tensor(expected_labels), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("link_mbit", [0.0, 100.0])
 def test_the_demo_trains_as_accurately_as_over_gloo_and_leaves_a_record_a_picture_and_no_process(
-    tmp_path: Path,
+    tmp_path: Path, link_mbit: float
 ) -> None:
-    demo = start_demo(tmp_path, "--epochs", str(EPOCHS), "--workers", "2")
+    if link_mbit and os.geteuid() != 0:
+        pytest.skip("links are made in network namespaces, which need root")
+    demo = start_demo(tmp_path, "--epochs", str(EPOCHS), "--workers", "2", "--link-mbit", str(link_mbit))
     try:
         said, _ = demo.communicate(timeout=DEMO_S_MAX)
     except subprocess.TimeoutExpired:
@@ -97,6 +100,7 @@ def test_the_demo_trains_as_accurately_as_over_gloo_and_leaves_a_record_a_pictur
         raise TimedOutError(f"the demo did not end: {demo.communicate(timeout=PATIENCE_S)[0]}") from None
     assert demo.returncode == 0, said
     result = json.loads((tmp_path / "run.json").read_text())
+    assert result["link_mbit"] == link_mbit
     assert result["accuracy"] > 0.9
     assert abs(result["accuracy"] - result["accuracy_gloo"]) * TEST_IMAGES <= 2
     assert result["loss"] == pytest.approx(result["loss_gloo"], rel=0.05)

@@ -12,16 +12,14 @@ import argparse
 import signal
 import sys
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from wiresum_lab.demos.digits.program import parser_of, run_demo
 from wiresum_lab.demos.digits.runs import Run
-from wiresum_lab.demos.digits.training import STORE_PORT, over_software_switch, train
-from wiresum_lab.namespaces.star import STAR_DEVICE, termination_as_exit
-from wiresum_lab.processes import Program
+from wiresum_lab.demos.digits.training import on_star, over_software_switch
+from wiresum_lab.namespaces.star import termination_as_exit
 
 
 def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dict[str, float]]:
@@ -34,16 +32,9 @@ def over_bmv2(options: argparse.Namespace, cleanup: ExitStack) -> tuple[Run, dic
     )
     star.lose_upstream(options.loss)
     star.lose_downstream(options.loss)
-    variables = {
-        "WIRESUM_SWITCH": control,
-        "WIRESUM_INSECURE": "1",
-        "MASTER_ADDR": star.workers[0].address,
-        "MASTER_PORT": str(STORE_PORT),
-        "GLOO_SOCKET_IFNAME": STAR_DEVICE,
-    }
     frames_before, cpu_before_s = star.frames(), star.cpu_s()
     run = Run("bmv2")
-    train([run], [partial(Program, at=worker.popen) for worker in star.workers], variables, options)
+    on_star([run], star.workers, control, options)
     # While workers start, hardly anything goes over the network.
     frames_in, frames_out = (after - before for after, before in zip(star.frames(), frames_before, strict=True))
     measured = {

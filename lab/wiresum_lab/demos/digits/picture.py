@@ -18,7 +18,7 @@ STYLES = {"wiresum": "-", "gloo": "--"}
 SMOOTHING_STEPS = 9
 
 
-def draw(runs: list[Run], path: Path, *, world_size: int) -> None:
+def draw(runs: list[Run], path: Path, *, world_size: int, link_mbit: float) -> None:
     figure = Figure(figsize=(12, 3.8), dpi=120, layout="constrained")
     loss, accuracy, goodput = figure.subplots(1, 3)
     for run in runs:
@@ -33,7 +33,8 @@ def draw(runs: list[Run], path: Path, *, world_size: int) -> None:
     label(accuracy, "Test accuracy", "%")
     label(goodput, f"Gradients all-reduced, median of {SMOOTHING_STEPS} steps", "Mbit/s")
     goodput.set_ylim(bottom=0)
-    figure.suptitle(f"Handwritten digits, {world_size} workers on this machine, DistributedDataParallel")
+    links = f"behind links of {link_mbit:g} Mbit/s" if link_mbit else "on one machine's loopback"
+    figure.suptitle(f"Handwritten digits, {world_size} workers {links}, DistributedDataParallel")
     figure.savefig(path)
 
 

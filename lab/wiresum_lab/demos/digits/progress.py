@@ -51,9 +51,7 @@ class RunProgress:
 
 
 def summary(run: Run) -> str:
-    text = (
+    return (
         f"step {run.steps:4}/{run.steps_planned}  loss {run.losses[-1]:.4f}  accuracy {run.accuracy:6.2%}  "
         f"goodput {run.goodputs_mbit[-1]:5.0f} Mbit/s"
     )
-    # Gloo cannot count retransmissions, which the kernel's TCP makes for it.
-    return text if run.backend == "gloo" else f"{text}  retransmissions {run.retransmissions}"

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from wiresum import compiled
 from wiresum_lab.demos.digits.progress import RunProgress
 from wiresum_lab.demos.digits.runs import Run, RunReader
+from wiresum_lab.namespaces.star import STAR_DEVICE, Host
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import (
     Program,
@@ -92,6 +94,18 @@ def over_software_switch(options: argparse.Namespace, name: str = "software") ->
     with SwitchProcess(options.output, "--lanes", str(compiled.load("v1model").lanes)) as switch:
         on_loopback([run], switch, options)
     return run
+
+
+def on_star(runs: Sequence[Run], workers: Sequence[Host], control: str, options: argparse.Namespace) -> None:
+    """Trains on these hosts of a star, whose workers join at the endpoint `control`. Raises `ProgramError`."""
+    variables = {
+        "WIRESUM_SWITCH": control,
+        "WIRESUM_INSECURE": "1",
+        "MASTER_ADDR": workers[0].address,
+        "MASTER_PORT": str(STORE_PORT),
+        "GLOO_SOCKET_IFNAME": STAR_DEVICE,
+    }
+    train(runs, [partial(Program, at=worker.popen) for worker in workers], variables, options)
 
 
 def on_loopback(runs: Sequence[Run], switch: SwitchProcess, options: argparse.Namespace) -> None:
