@@ -270,10 +270,10 @@ def cpu_seconds(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
-def resident_kib_max(process: int) -> int:
-    """The most physical memory that a process has had."""
+def resident_kib(process: int, which: str = "VmRSS") -> int:
+    """The physical memory of a process; its peak if `which` is VmHWM."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{which}:"))
 
 
 PORTS = range(21_008, 29_008)

@@ -14,7 +14,7 @@ from wiresum.controller.command import EXIT_DEMOTED
 from wiresum.controller.security.front import FILES_A_CONNECTION, FrontLimits
 from wiresum_lab.laboratory import CONTROLLERS, HOST, SWITCHES, Job, Laboratory
 from wiresum_lab.patience import FACTOR
-from wiresum_lab.processes import Program, SwitchAt, resident_kib_max
+from wiresum_lab.processes import Program, SwitchAt, resident_kib
 from wiresum_lab.proxies import Proxies, TcpProxy
 
 TENANTS = """
@@ -114,7 +114,7 @@ class ProxiedLaboratory(Laboratory):
             with contextlib.suppress(OSError, StopIteration):  # the service has just ended
                 if program.exit_code is None:
                     files = len(list(Path(f"/proc/{program.pid}/fd").iterdir()))
-                    found[name] = resident_kib_max(program.pid), files
+                    found[name] = resident_kib(program.pid, "VmHWM"), files
         return found
 
     def check_sizes(self) -> None:
