@@ -249,8 +249,8 @@ class AgentConfig:
     )
     check_word: bool = _setting(
         False,
-        "1: the last word of each packet shows whether its sum is right. A wrong one is asked for again, and ends the "
-        "job if it comes again: [numerics.md](numerics.md#sums-that-are-checked)",
+        "1: the last word of each packet shows whether its sum has changed on the way or in the switch. A wrong one is "
+        "asked for again, and ends the job if it comes again: [numerics.md](numerics.md#sums-that-are-checked)",
         agreed=True,
     )
     address: str = _setting(
