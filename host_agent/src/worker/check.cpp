@@ -15,7 +15,6 @@ namespace wiresum::worker {
 
 std::uint32_t Worker::reading_of(std::uint32_t index) const noexcept {  // R5.23
   const Slot& slot = slots_[index];
-  if (!config_.check_word) return 0;
   if (slot.phase == Phase::kPlane) return 0x100U | exact_[index].plane_code();
   const bool in_blocks = pending_[slot.collective].work.format.scaling == numeric::Scaling::kBlockExponent;
   return slot.phase == Phase::kSum && in_blocks ? slot.exponent_agreed : 0;
@@ -29,9 +28,8 @@ numeric::CheckSubject Worker::check_subject_of(std::uint32_t index) const noexce
           .slot = config_.slot_first + index};
 }
 
-bool Worker::fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept {
-  return !config_.check_word || payload.empty() ||
-         numeric::check_word_fits(check_subject_of(index), payload.data(), config_.element_words());
+bool Worker::check_word_fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept {
+  return numeric::check_word_fits(check_subject_of(index), payload.data(), config_.element_words());
 }
 
 void Worker::refuse(std::uint32_t index) noexcept {

@@ -327,7 +327,8 @@ Worker::Subject Worker::subject_of(std::uint32_t index) const noexcept {
             .exponent = slot.role == Role::kRepeats ? kept.exponent : std::uint8_t{0}};
   }
   const Pending& pending = pending_[slot.collective];
-  return {.tensor = pending.work.tensor ^ reading_of(index) << 16,
+  const std::uint32_t reading = config_.check_word ? reading_of(index) : 0;
+  return {.tensor = pending.work.tensor ^ reading << 16,
           .chunk = pending.number(slot.chunk),
           .exponent = slot.role == Role::kBehind ? std::uint8_t{0} : slot.exponent_sent};
 }

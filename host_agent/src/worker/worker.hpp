@@ -202,7 +202,10 @@ class Worker {
   /// What the check word of that packet is about.
   [[nodiscard]] numeric::CheckSubject check_subject_of(std::uint32_t index) const noexcept;
   /// Is the payload's check word, if it has one, that of its words?
-  [[nodiscard]] bool fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept;
+  [[nodiscard]] bool fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept {
+    return !config_.check_word || payload.empty() || check_word_fits(index, payload);
+  }
+  [[nodiscard]] bool check_word_fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept;
   /// It is not: the switch is asked for the RESULT once more.
   void refuse(std::uint32_t index) noexcept;
 
