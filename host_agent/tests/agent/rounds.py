@@ -43,7 +43,7 @@ class Sums(DataPath):
     def __init__(self, rounds: Rounds, rank: int) -> None:
         super().__init__()
         self.rounds, self.rank = rounds, rank
-        self.stands_still = self.is_dead = self.is_barred = False
+        self.is_dead = self.is_barred = False
         self.key, self.served_at, self.secret = 0, "", b""
         self.member: Membership | None = None
         self.over: list[str] = []
@@ -68,7 +68,6 @@ class Sums(DataPath):
 
     def halt(self) -> bytes:
         super().halt()
-        self.stands_still = True
         return self.positions
 
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
@@ -76,7 +75,6 @@ class Sums(DataPath):
         super().move(grant, roles)
         assert roles == self.rounds.roles()[self.rank], "the roles are those of where all workers stand"
         assert grant.members_secret == self.secret, "it is still the job's"
-        self.stands_still = False
         self.know(grant)
 
     def know(self, grant: messages.JoinReply) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from wiresum import join as messages
 from wiresum.agent import life_table as module
+from wiresum.agent.absence import FALLBACK_S
 from wiresum.agent.errors import JobAbortedError, SessionClosedError, WiresumError
 from wiresum.agent.life import Worker
 from wiresum.agent.life_table import Do, Event, Phase
@@ -267,6 +268,18 @@ def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
     scene = at(Phase.TELLING, reattach_ms=300).let(Event.UNTOLD, cause, 0.2)
     scene.now += 1.0
+def test_one_that_stands_still_and_has_a_fallback_does_not_wait_for_its_service() -> None:  # R7.24
+    scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.BROKE)
+    scene.now += FALLBACK_S - 0.1
+    assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING
+    scene.let(Event.BROKE)
+    scene.now += 0.1
+    assert scene.let(Event.RETRY).life.phase is Phase.SEEKING
+    scene = at(Phase.AWAY)
+    scene.now += FALLBACK_S
+    assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING, "its switch may send the next result"
+
+
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
 
 

@@ -288,17 +288,21 @@ def test_the_fallback_is_left_alone_if_the_service_is_back_soon(
     assert (fallback.children == []) == soon
 
 
-@pytest.mark.parametrize("controller_lives", [False, True])
+@pytest.mark.parametrize("gone", ["switch", "both", "one after the other"])
 def test_a_job_whose_switch_is_lost_waits_for_neither_it_nor_its_controller_if_there_is_a_fallback(
-    network: Network, fallback: FallbackOf, start: Start, tmp_path: Path, *, controller_lives: bool
+    network: Network, fallback: FallbackOf, start: Start, tmp_path: Path, gone: str
 ) -> None:
+    """One that has halted sends nothing that its switch could leave unanswered."""
     limits = dataclasses.replace(LIMITS, move_after_ms=1000)
-    service = Service(network, limits, None if controller_lives else tmp_path / "state").start()
+    service = Service(network, limits, None if gone == "switch" else tmp_path / "state").start()
     job = start(service.endpoint, [DataPath(0), DataPath()], fallback)
     killed_at = network.now()
-    if controller_lives:
+    if gone != "both":
         service.running.lose_switch(comes_back=False)
-    else:
+    if gone == "one after the other":
+        network.wait_until(lambda: all(path.halted for path in job.paths), "they halt", meanwhile=job.check)
+        killed_at = network.now()
+    if gone != "switch":
         service.kill()
     assert [each[0] for each in job.await_moves(1)] == [3, 1]
     assert network.now() - killed_at < absence.FALLBACK_S + 2 * life_table.FALLBACK_AFTER_S

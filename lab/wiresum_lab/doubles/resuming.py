@@ -39,6 +39,7 @@ class DataPath:
         """In the slots `ahead` the worker waits for round first + 1, in the others for round `first`."""
         self.ahead, self.first = ahead, first
         self.halted = 0
+        self.stands_still = False
         self.moves: list[tuple[messages.JoinReply, bytes]] = []
         self.errors: list[WiresumError] = []
         self.fails: dict[str, Exception] = {}
@@ -47,20 +48,22 @@ class DataPath:
         self._packets = 0
 
     def traffic(self) -> TrafficStats:
-        """The traffic, with one packet more in each call."""
-        self._packets += 1
+        """The traffic, with one packet more in each call while it does not stand still."""
+        self._packets += not self.stands_still
         return TrafficStats(packets_sent=self._packets, bytes_received=self._packets if self.answered else 0)
 
     def halt(self) -> bytes:
         self.halted += 1
         if "halt" in self.fails:
             raise self.fails["halt"]
+        self.stands_still = True
         return struct.pack(f">{SLOTS}I", *(self.first + (slot in self.ahead) for slot in range(SLOTS)))
 
     def move(self, grant: messages.JoinReply, roles: bytes) -> None:
         if "move" in self.fails:
             raise self.fails["move"]
         self.moves.append((grant, roles))
+        self.stands_still = False
 
 
 class Child:

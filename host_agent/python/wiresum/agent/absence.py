@@ -5,8 +5,8 @@ long as that takes. Once nothing comes from the switch either, these are the bou
 two (docs/operations.md, "Who is lost, and when"):
 
 - where the service was, connections are refused, or a standby answers: its process has ended, and it may be started
-  again (`reattach_s`). If the switch does not answer what this worker sends, and the job has a fallback, it need not
-  wait for that: `FALLBACK_S`;
+  again (`reattach_s`). If the switch does not answer what this worker sends, or the worker stands still, and the job
+  has a fallback, it need not wait for that: `FALLBACK_S`;
 - nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
 - nothing answers at all, and the switch does not answer what this worker sends: `CUT_OFF_S`.
@@ -39,7 +39,7 @@ class Patience:
     reattach_s: float
     lost_s: float
     unanswered_s: float
-    """Of a service that refuses and a switch that does not answer what is sent."""
+    """Of a service that refuses and a switch that does not answer what is sent, or that nothing is sent to."""
 
     @classmethod
     def of(cls, grant: JoinReply, *, has_fallback: bool) -> Patience:
@@ -114,13 +114,13 @@ class Absence:
         self._heard_at = now
         self._silence.reset(now)
 
-    def error(self, now: float) -> WiresumError | None:
-        """None: it may still come back."""
+    def error(self, now: float, *, stands_still: bool = False) -> WiresumError | None:
+        """None: it may still come back. `stands_still`: the worker sends nothing before it has heard of the service."""
         away_s, quiet_s = now - self._heard_at, self._silence.seconds(now)
         unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
         patience = self._patience
-        reattach_s = patience.unanswered_s if unanswered else patience.reattach_s
+        reattach_s = patience.unanswered_s if unanswered or stands_still else patience.reattach_s
         if quiet_s >= (reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
             return SwitchUnreachableError(
                 f"{self._where} does not answer, {away_s:.0f} s after it was last heard of ({self.cause}), and nothing "

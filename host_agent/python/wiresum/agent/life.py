@@ -219,7 +219,7 @@ class Life:
         return self._pause(cause) if self._search is None else self._rest(cause)
 
     def _again(self) -> Phase:
-        if (error := self._absence.error(self._now)) is not None:
+        if (error := self._absence.error(self._now, stands_still=self.halted is not None)) is not None:
             return self._lose(error, f"{self._where} does not answer", self._absence.left_s(self._now))  # R7.17, R7.24
         self._connect(self.services.after)
         return self._open(Phase.ATTENDING)
