@@ -235,10 +235,11 @@ class World:
         self.is_forgotten |= any(self.job.members[rank]._life.phase in heard for rank in self.enders)
 
     def _start(self, service: Service) -> None:
-        """Or its standby, unless one of both serves."""
-        if any(running.owner.state == service.state for running in self.network.services.values()):
-            return
-        self._begin(self.chance.choice([each for each in self.services if each.state == service.state]))
+        """Or its standby, unless one of both serves. One that is frozen does not, and may find itself deposed."""
+        both = [each for each in self.services if each.state == service.state]
+        running = [self.network.services.get(each.endpoint) for each in both]
+        if all(each is None or each.frozen for each in running) and None in running:
+            self._begin(self.chance.choice([each for each, at in zip(both, running, strict=True) if at is None]))
 
     def _begin(self, service: Service) -> None:
         service.start()
