@@ -54,15 +54,22 @@ def test_it_waits_no_longer_than_for_a_good_bye_if_nobody_else_need_hear_it(phas
 def test_the_end_is_not_said_to_one_that_leaves() -> None:
     scene = at(Phase.TELLING).let(Event.LEAVE).let(Event.ENDED)
     assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HEARD", "HANG_UP"])
-    scene = at(Phase.SPREADING).let(Event.LEAVE).let(Event.UNKNOWN)
-    assert (scene.life.phase, scene.names) == (Phase.LEFT, ["HANG_UP"])
+    scene = at(Phase.CONVEYING).let(Event.LEAVE).let(Event.ENDED)
+    assert scene.names == ["HEARD", "HANG_UP", "CONNECT", "TELL"]
+    assert (scene.let(Event.UNKNOWN).life.phase, scene.names) == (Phase.LEFT, [])
 
 
 def test_an_order_that_a_service_heard_which_did_not_know_the_job_is_told_where_the_others_may_be() -> None:  # R7.33
     scene = at(Phase.CONVEYING).let(Event.SERVES).let(Event.ENDED)
     assert scene.what(Do.CONNECT) == (SECOND,) and scene.what(Do.TELL) == (scene.life.member, ABORTED)
-    assert scene.let(Event.UNTOLD).what(Do.CONNECT) == (FALLBACK,) and scene.names == ["CONNECT", "TELL"]
-    assert str(scene.let(Event.UNKNOWN).what(Do.SAY)[0]) == "somebody else"
+    assert str(scene.what(Do.SAY)[0]) == "somebody else"
+    assert scene.let(Event.UNTOLD).names == []
+    assert scene.let(Event.RETRY).what(Do.CONNECT) == (FALLBACK,) and scene.names == ["CONNECT", "TELL"]
+    assert scene.let(Event.UNKNOWN).what(Do.CONNECT) == (SECOND,), "it may be back"
+    scene.now += module.ABORT_S_MAX - 1.0
+    assert scene.let(Event.UNTOLD).let(Event.RETRY).what(Do.CONNECT) == (SECOND,)
+    scene.now += 1.0
+    assert (scene.let(Event.UNTOLD).life.phase, scene.names) == (Phase.OVER, [])
 
 
 def test_a_good_bye_is_told_as_the_abort_is_but_nobody_else_need_hear_it() -> None:
@@ -261,13 +268,6 @@ def test_a_service_that_is_gone_is_given_up_in_time_and_the_job_looks_elsewhere(
     assert scene.let(Event.RETRY).what(Do.CONNECT) == (FIRST,) and scene.life.has_lost_lease and scene.halts == 0
 
 
-@pytest.mark.parametrize(("cause", "gone"), [("connection refused", True), ("it timed out", False)])
-def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause: str, *, gone: bool) -> None:  # R7.24
-    scene = at(Phase.ATTENDING, reattach_ms=300).let(Event.BROKE, cause)
-    scene.now += 1.0
-    assert scene.let(Event.RETRY).life.has_lost_lease == gone
-    scene = at(Phase.TELLING, reattach_ms=300).let(Event.UNTOLD, cause, 0.2)
-    scene.now += 1.0
 def test_one_that_stands_still_and_has_a_fallback_does_not_wait_for_its_service() -> None:  # R7.24
     scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.BROKE)
     scene.now += FALLBACK_S - 0.1
@@ -280,6 +280,13 @@ def test_one_that_stands_still_and_has_a_fallback_does_not_wait_for_its_service(
     assert scene.let(Event.RETRY).life.phase is Phase.ATTENDING, "its switch may send the next result"
 
 
+@pytest.mark.parametrize(("cause", "gone"), [("connection refused", True), ("it timed out", False)])
+def test_a_service_that_refuses_is_given_up_sooner_than_one_that_is_silent(cause: str, *, gone: bool) -> None:  # R7.24
+    scene = at(Phase.ATTENDING, reattach_ms=300).let(Event.BROKE, cause)
+    scene.now += 1.0
+    assert scene.let(Event.RETRY).life.has_lost_lease == gone
+    scene = at(Phase.TELLING, reattach_ms=300).let(Event.UNTOLD, cause, 0.2)
+    scene.now += 1.0
     assert scene.let(Event.RETRY).life.has_lost_lease == gone
 
 

@@ -175,17 +175,17 @@ class World:
         if not running.owner.keeps_state:
             self._lose_sums(running)
         end(running.owner)
-        self._forget()
+        self._forget(running)
         return functools.partial(self._start, running.owner)
 
     def _start_s(self) -> float:
         """Of the fallback's child; one may end instead, or not become ready."""
         return self.child_chance.choice([0.0, 0.0, 1.0, 2.0, -1.0, 1.0 if self.mild else math.inf])
 
-    def _lose_child(self) -> None:
+    def _lose_child(self, running: Running) -> None:
         assert self.job.fallback is not None
         self.rounds.lost_keys |= {path.key for path in self.paths if path.served_at == self.job.fallback.target}
-        self._forget()
+        self._forget(running)
 
     def _child_fault(self) -> None:
         """All services are away until the job is at the fallback, whose child may die, alone or with its parent, or
@@ -229,10 +229,10 @@ class World:
     def _stop(self, running: Running) -> Callable[[], object]:
         return self._kill(running, functools.partial(Service.stop, keep_jobs=running.owner.keeps_state))
 
-    def _forget(self) -> None:
+    def _forget(self, running: Running) -> None:
         """A service ends that may have heard an order, and have told some of the workers of it."""
-        heard = (Phase.TOLD, Phase.OVER, Phase.LEFT)
-        self.is_forgotten |= any(self.job.members[rank]._life.phase in heard for rank in self.enders)
+        ends = running.jobs.history.page(None).jobs
+        self.is_forgotten |= any(said in end.reason for end in ends for said in ("ended the job", "has left the job"))
 
     def _start(self, service: Service) -> None:
         """Or its standby, unless one of both serves. One that is frozen does not, and may find itself deposed."""
@@ -256,7 +256,7 @@ class World:
     def _hand_over(self, running: Running) -> Callable[[], object]:
         for other in self.services:
             if other.state == running.owner.state and other.endpoint not in self.network.services:
-                self._forget()
+                self._forget(running)
                 self._begin(other)
         return bool
 
@@ -504,8 +504,7 @@ class World:
         said = [
             BUG if each.fails else f"ended the job: {REASON}" for each in enders if "abort" in each.over or each.fails
         ]
-        # One whose data path cannot halt, since the service has forgotten the job, is not heard by the next service.
-        said += [f"rank {each.rank}" for each in enders if each.is_gone or each.fails]
+        said += [f"rank {each.rank}" for each in enders if each.is_gone]
         said += ["was revoked" for each in enders if each.is_barred]
         if self.is_forgotten or any(each.is_gone for each in enders):
             said.append("looked for another lease")  # for those who have heard it, or are gone

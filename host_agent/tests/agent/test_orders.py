@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from wiresum.agent.errors import (
     SessionClosedError,
     WiresumError,
 )
-from wiresum.agent.life_table import Event
+from wiresum.agent.life_table import Event, Phase
 from wiresum.agent.statistics import TrafficStats
 from wiresum_lab.doubles.resuming import DataPath, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
@@ -94,6 +95,22 @@ def test_a_data_path_that_cannot_halt_ends_the_job_for_all(
     first, second = job.await_errors()
     assert "the job cannot move to another lease: a thread has died" in str(second)
     assert isinstance(first, JobAbortedError) and "a thread has died" in first.reason
+
+
+def test_an_abort_is_heard_where_the_others_go_though_another_service_has_heard_it(
+    network: Network, service: Service, start: Start, tmp_path: Path
+) -> None:  # R7.33
+    first = Service(network, state=tmp_path / "state").start()
+    job = start(f"{first.endpoint},{service.endpoint}", [DataPath(), DataPath()])
+    first.kill()
+    job.hosts[1].cut("refused")
+    job.members[0].abort(REASON)
+    network.wait_until(lambda: job.members[0]._life.phase is Phase.SPREADING, "the second has heard it")
+    network.sleep(5.0)
+    service.kill()
+    first.start()
+    job.hosts[1].cut_off = ""
+    all_hear(job, JobAbortedError, REASON)
 
 
 @pytest.mark.parametrize("inner", ["abort", "leave"])

@@ -75,6 +75,8 @@ class Watched:
         self.ordered_at = self.leaves_at = math.inf
         self.is_heard = False
         """Its order is, or it was told that its job is over."""
+        self._others: set[str] = set()
+        """Services that have not answered, of those that are told when one has heard its order that did not know it."""
         self.is_patient = False
         """It leaves, and looks for a service that hears its abort."""
         self._where = where
@@ -129,6 +131,7 @@ class Watched:
             self._check_halts(event, now, stood, did, *what)
             self._check_moves(event, stood, moved, did, *what)
         self._check_said(did)
+        self._check_spread(event, before, at, now)
         self._check_fallback(event, had_lost, did)
         if event is Event.SERVES and before in (Phase.ATTENDING, Phase.SEEKING) and not had_order:
             keeps = self._opened_at < self._heard_at and now - self._opened_at >= FALLBACK_AFTER_S
@@ -160,6 +163,8 @@ class Watched:
     def _note_times(self, event: Event, now: float, did: dict[Any, Any]) -> None:
         if Do.BEAT in did:
             self._beat_at = now
+        if event is Event.UNTOLD:
+            self._since = now
         if Do.ATTEND in did:
             self._opened_at = self._heard_at = now
         elif event in (Event.PULSE, Event.HALT, Event.MOVE):
@@ -212,6 +217,16 @@ class Watched:
             assert has_order or resumed.positions == path.positions, "it goes on where it stands"
         if Do.TELL in did:
             assert (did[Do.TELL][0], did[Do.TELL][1].cause) == (life.member, cause), "its own order is told"
+
+    def _check_spread(self, event: Event, before: Phase, at: str, now: float) -> None:
+        if before is Phase.CONVEYING and event is Event.ENDED:
+            self._others = {*self.life.services.all} - {at}
+        elif before is Phase.SPREADING and event in (Event.TOLD, Event.UNKNOWN):
+            self._others.remove(at)
+        elif before is not Phase.SPREADING or event is Event.GIVE_UP:
+            return
+        told_s = now - self.ordered_at + MOMENT_S
+        assert self.life.phase is Phase.SPREADING or not self._others or told_s >= ABORT_S_MAX, self._others
 
     def _check_fallback(self, event: Event, had_lost: bool, did: dict[Any, Any]) -> None:
         """Before it has proved that it is one, a worker says nothing there."""

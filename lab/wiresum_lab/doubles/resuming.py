@@ -90,7 +90,7 @@ class Child:
         self._run = self._of.service.start().running
         self._run.served = self._served
         yield lambda: not self.runs, math.inf
-        self._of.on_end()
+        self._of.on_end(self._run)
 
     @property
     def runs(self) -> bool:
@@ -126,8 +126,8 @@ class FallbackOf:
         """Those that were started, of which one runs at a time."""
         self.start_s: Callable[[], float] = float
         """Seconds until the next child is ready: `Child._begin`."""
-        self.on_end: Callable[[], object] = bool
-        """Called when a child that was ready has ended."""
+        self.on_end: Callable[[Running], object] = bool
+        """Called with its run when a child that was ready has ended."""
         self.is_orphan = False
         """Whether rank 0's process has died."""
         self.told: list[str] = []

@@ -106,9 +106,8 @@ class Life:
         """Its lease is lost."""
         self._order: messages.JobEnded | None = None
         self._ordered_at = 0.0
-        self._error: WiresumError = WiresumError("its order was told")
         self._others: list[str] = []
-        """What it ends with, and whom it has yet to tell."""
+        """Where others of the job may be that have not heard the order, the next one first."""
         self._leaves = self._heard_elsewhere = self._warned = False
         self._now = now
         self._opened_at = 0.0
@@ -437,15 +436,27 @@ class Life:
 
     def _conveyed(self, error: WiresumError) -> Phase:  # R7.33
         """A service that did not know this worker has heard the order: but others of the job may be where it was."""
-        self._error, self._others = error, [each for each in self.services.all if each != self.services.at]
+        self._others = [each for each in self.services.all if each != self.services.at]
         if self._order is not _LEFT:
             self._do(Do.HEARD)
+        self._finish(error)
         return self._spread()
 
-    def _spread(self, *_: object) -> Phase:
+    def _reached(self, *_: object) -> Phase:
+        """It has heard, or does not know this worker, either."""
+        del self._others[0]
+        return self._spread()
+
+    def _unreached(self, *_: object) -> Phase:
+        """It may come back with the job, and then others find it."""
+        self._others.append(self._others.pop(0))
+        self._start(Event.RETRY)
+        return Phase.SPREADING if self._now < self._ordered_at + ABORT_S_MAX else self._over
+
+    def _spread(self) -> Phase:
         if not self._others:
-            return self._finish(self._error)
-        self._connect(self._others.pop(0))
+            return self._over
+        self._connect(self._others[0])
         self._tell()
         return Phase.SPREADING
 
@@ -528,6 +539,10 @@ class Life:
         self._do(Do.HANG_UP)
         if not self._leaves:
             self._do(Do.SAY, error)
+        return self._over
+
+    @property
+    def _over(self) -> Phase:
         return Phase.LEFT if self._leaves else Phase.OVER
 
     def _go(self, *_: object) -> Phase:

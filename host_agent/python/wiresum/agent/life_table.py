@@ -29,7 +29,7 @@ class Phase(_Single):
     RECALLING = "it has an order: it takes back what it has asked"
     TELLING = "it has an order: a service is told, where it is a member"
     CONVEYING = "it has an order: a service is told that does not know it"
-    SPREADING = "a service that did not know it has heard its order; the others are told, where it is a member"
+    SPREADING = "a service that did not know it has heard its order; the others are told, until each has answered"
     UNTOLD = "it has an order that no service has heard: a pause before the next one"
     TOLD = "a service has heard its abort, and will say that the job is over"
     LEFT = "it has left"
@@ -79,7 +79,8 @@ RESUME_S = 30.0
 that may come back with the job, as long as its grant says, if that is longer."""
 LEAVE_S_MAX = 1.5
 ABORT_S_MAX = 30.0
-"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did."""
+"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did; and how long
+one that does not tells the others, when a service that did not know it has heard."""
 
 TIMERS = {
     Event.RETRY: RETRY_PAUSE_S,
@@ -131,14 +132,14 @@ BARRED      -           .           -           -           -           end_told
 BROKE       -           .           -           -           -           end_told  .     .
 GRANTED     tell_there  -           tell_there  -           -           -         .     .
 REFUSED     ask         -           refused     -           -           -         .     .
-TOLD        -           told        -           spread      -           -         .     .
-UNTOLD      -           untold      -           spread      -           -         .     .
-UNKNOWN     -           unknown     -           spread      -           -         .     .
+TOLD        -           told        -           reached     -           -         .     .
+UNTOLD      -           untold      -           unreached   -           -         .     .
+UNKNOWN     -           unknown     -           reached     -           -         .     .
 SERVES      further     further     further     .           further     .         .     .
 SERVES_NOT  look_again  look_again  look_again  .           look_again  .         .     .
 BEAT        -           beat        -           -           -           beat      -     -
 SILENCE     -           -           -           -           -           -         -     -
-RETRY       -           -           -           -           tell_next   -         -     -
+RETRY       -           -           -           spread      tell_next   -         -     -
 LOOK        look        look        look        -           look        -         -     -
 ENDING      -           -           -           -           -           end_told  -     -
 GIVE_UP     go          go          go          go          go          -         -     -
@@ -167,7 +168,7 @@ _FOLLOWS = {
     "tell_next": {Phase.TELLING, Phase.OVER, Phase.LEFT},
     "tell_there": {Phase.TELLING},
     "conveyed": {Phase.SPREADING, Phase.OVER, Phase.LEFT},
-    "spread": {Phase.OVER, Phase.LEFT},
+    "spread reached unreached": {Phase.OVER, Phase.LEFT},
     "told": {Phase.TOLD, Phase.LEFT},
     "end finish end_told": {Phase.OVER, Phase.LEFT},
     "leave_too elsewhere": {Phase.LEFT},
