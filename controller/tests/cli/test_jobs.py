@@ -34,13 +34,15 @@ def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
     ]
 
 
-def test_an_empty_list_says_so_and_shows_why_a_switch_is_in_trouble(service: WrittenService) -> None:
-    switch = join.SwitchReport(name="rack2", kind="bmv2", state="unreachable", trouble="connection refused")
+def test_an_empty_list_says_so_and_shows_what_is_wrong_with_a_switch(service: WrittenService) -> None:
+    switch = join.SwitchReport(
+        name="rack2", kind="bmv2", state="unreachable", trouble="connection refused", sums_wrong=2
+    )
     service.reports = [join.Report(switches=[switch], service=join.ServiceReport(role="active"))]
     result = CliRunner().invoke(jobs, ["--switch", service.target])
     assert result.output.splitlines() == [
         "no jobs",
-        "rack2, bmv2, unreachable (connection refused): 0 of 0 slots are free",
+        "rack2, bmv2, unreachable (connection refused): 0 of 0 slots are free; its workers have had 2 wrong sums",
     ]
 
 

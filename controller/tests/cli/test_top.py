@@ -73,6 +73,17 @@ def test_each_switch_shows_what_jobs_have_most_of(service: WrittenService) -> No
         assert row[heading.index("MOST TAKEN") :].startswith(f"{shown} ")
 
 
+def test_wrong_sums_are_shown_at_the_switch_and_at_the_worker(service: WrittenService) -> None:
+    report = example_report()
+    report.switches[0].sums_wrong, report.jobs[0].workers[1].sums_wrong = 31, 17
+    service.reports = [report]
+    command = ["--switch", service.target, "--once", "--interval", "0.1", "--job", "night-run"]
+    lines = CliRunner().invoke(top, command).output.splitlines()
+    (rack1,) = (line for line in lines if line.startswith("rack1"))
+    assert " 31 " in rack1
+    assert [line.split()[-1] for line in lines if "host" in line] == ["0", "17"]
+
+
 def test_an_answer_that_takes_longer_than_the_interval_is_waited_for(service: WrittenService) -> None:
     service.reports = [example_report()]
     CliRunner().invoke(top, ["--switch", service.target, "--once", "--interval", "0.1"])

@@ -36,6 +36,7 @@ def report_with_trouble() -> join.Report:
     report.jobs[0].packets["invented"] = 9
     report.switches[0].state = "draining"
     report.switches[0].stray_packets["unknown"] = 3
+    report.switches[0].sums_wrong = 6
     report.service.refusals["permission_denied"] = 4
     report.service.moves["switch_lost"] = 2
     return report
@@ -95,6 +96,7 @@ def test_a_report_is_exported(serving: Serve) -> None:
         ({"switch": "rack1", "resource": "slots"}, 256.0),
     ]
     assert found["wiresum_switch_stray_packets_total"] == [({"switch": "rack1", "reason": "unknown"}, 3.0)]
+    assert found["wiresum_switch_sums_wrong_total"] == [({"switch": "rack1"}, 6.0)]
     assert ({"reason": "permission_denied"}, 4.0) in found["wiresum_refusals_total"]
     assert ({"reason": "connections"}, 0.0) in found["wiresum_refusals_total"]
     assert found["wiresum_moves_total"] == [({"cause": "switch_lost"}, 2.0)]

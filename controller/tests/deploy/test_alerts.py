@@ -274,6 +274,10 @@ CAUSES: dict[str, list[Cause]] = {
     "WiresumJobWaits": [reported(join.Report(jobs=WAITING))],
     "WiresumForeignPackets": [rising(0.1, lambda count: with_job(packets={"malformed": count}))],
     "WiresumStrayPackets": [rising(200, lambda count: with_switch(stray_packets={"unknown": count}))],
+    "WiresumSumsWrong": [
+        rising(0.01, lambda count: with_switch(sums_wrong=count)),
+        rising(9, lambda count: with_switch(sums_wrong=count)),
+    ],
     "WiresumNotSent": [rising(3, lambda count: CounterMetricFamily("wiresum_dataplane_send_failures", "", count))],
 }
 

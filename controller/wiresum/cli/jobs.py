@@ -99,7 +99,8 @@ def _switch(switch: join.SwitchReport, service: join.ServiceReport) -> str:
     theirs = switch.software_version or service.software_version, switch.program_version or service.program_version
     differ = theirs != (service.software_version, service.program_version)
     versions = f"; it has {of_switch(switch)}, the controller {of_controller(service)}" if differ else ""
-    return f"{switch.name}, {switch.kind}, {state}: {free}{only}{versions}"
+    wrong = f"; its workers have had {switch.sums_wrong} wrong sums" if switch.sums_wrong else ""
+    return f"{switch.name}, {switch.kind}, {state}: {free}{only}{versions}{wrong}"
 
 
 def _set_aside(record: join.SetAsideRecord) -> str:

@@ -81,7 +81,19 @@ def _service(report: join.Report) -> Text:
 
 def _switches(before: Sample | None, now: Sample) -> Table:
     table = _table(
-        ["SWITCH", "KIND", "BELOW", "STATE", ">JOBS", ">SLOTS FREE", "MOST TAKEN", ">STRAY/s", "VERSIONS", "TROUBLE"]
+        [
+            "SWITCH",
+            "KIND",
+            "BELOW",
+            "STATE",
+            ">JOBS",
+            ">SLOTS FREE",
+            "MOST TAKEN",
+            ">STRAY/s",
+            ">WRONG SUMS",
+            "VERSIONS",
+            "TROUBLE",
+        ]
     )
     for switch in now.report.switches:
         stray = stray_rate(before, now, switch.name)
@@ -94,6 +106,7 @@ def _switches(before: Sample | None, now: Sample) -> Table:
             f"{switch.slots_free}/{switch.slots_total}",
             _most_taken(switch),
             _alarming(stray),
+            _alarming(switch.sums_wrong),
             visible(of_switch(switch)) or UNKNOWN,
             Text(visible(switch.trouble), STATE_STYLE.get(switch.state, BAD)),
         )
@@ -144,7 +157,7 @@ def _workers(report: join.Report, rates: Rates, name: str) -> list[RenderableTyp
 
 def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableType]:
     headings = [">RANK", "HOST", ">PROCESS", "ADDRESS", "SWITCH", "STATE", ">HEARTBEAT", ">CONTRIBUTIONS", ">PER s"]
-    table = _table([*headings, ">BEHIND"])
+    table = _table([*headings, ">BEHIND", ">WRONG SUMS"])
     newest = max((worker.contributions for worker in job.workers), default=0)
     silent = silent_switches(job.switches)
     for index, worker in enumerate(job.workers):
@@ -160,6 +173,7 @@ def _workers_of(job: join.JobReport, rates: JobRates | None) -> list[RenderableT
             "?" if worker.switch_name in silent else str(worker.contributions),
             f"{rates.contributions[index]:,.0f}" if rates and rates.contributions else UNKNOWN,
             "?" if silent else str(newest - worker.contributions),
+            _alarming(worker.sums_wrong),
         )
     where = f" at {visible(job.switch_name)}" if job.switch_name else ""
     parts: list[RenderableType] = [Text(f"workers of '{visible(job.name)}'{where}", "bold"), table]
@@ -203,5 +217,5 @@ def _state(state: str) -> Text:
 
 
 def _alarming(rate: float | None) -> RenderableType:
-    """Shows a rate that should be zero; None: unknown."""
+    """Shows a rate or a count that should be zero; None: unknown."""
     return UNKNOWN if rate is None else Text(f"{rate:,.0f}", WARN if rate else "")

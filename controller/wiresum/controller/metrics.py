@@ -315,6 +315,9 @@ def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Ite
     strays = CounterMetricFamily(
         "wiresum_switch_stray_packets", "Packets of no job, by reason.", labels=["switch", "reason"]
     )
+    wrong = CounterMetricFamily(
+        "wiresum_switch_sums_wrong", "Sums that a worker of the switch found to be wrong.", labels=["switch"]
+    )
     for switch in switches:
         about.add_metric(
             [switch.name], {"kind": switch.kind, "version": switch.software_version, "program": switch.program_version}
@@ -332,12 +335,13 @@ def _switches(switches: Iterable[join.SwitchReport], *, of_standby: bool) -> Ite
             draining.add_metric([switch.name], switch.state == "draining")
         free.add_metric([switch.name], switch.slots_free)
         running.add_metric([switch.name], switch.jobs)
+        wrong.add_metric([switch.name], switch.sums_wrong)
         for resource, count in sorted(switch.room_taken.items()):
             taken.add_metric([switch.name, resource], count)
         for reason in REASONS:
             if reason in switch.stray_packets and not switch.uncounted:
                 strays.add_metric([switch.name, reason], switch.stray_packets[reason])
-    yield from (about, usable, slow, draining, total, free, running, most, room, taken, strays)
+    yield from (about, usable, slow, draining, total, free, running, most, room, taken, strays, wrong)
 
 
 def _jobs(report: join.Report) -> Iterator[Metric]:

@@ -196,16 +196,18 @@ class Member(_message.Message):
     def __init__(self, job: _Optional[int] = ..., worker: _Optional[int] = ..., token: _Optional[str] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("member", "round_newest", "halted", "tensor_newest")
+    __slots__ = ("member", "round_newest", "halted", "tensor_newest", "sums_wrong")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     ROUND_NEWEST_FIELD_NUMBER: _ClassVar[int]
     HALTED_FIELD_NUMBER: _ClassVar[int]
     TENSOR_NEWEST_FIELD_NUMBER: _ClassVar[int]
+    SUMS_WRONG_FIELD_NUMBER: _ClassVar[int]
     member: Member
     round_newest: int
     halted: Halted
     tensor_newest: int
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., tensor_newest: _Optional[int] = ...) -> None: ...
+    sums_wrong: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., round_newest: _Optional[int] = ..., halted: _Optional[_Union[Halted, _Mapping]] = ..., tensor_newest: _Optional[int] = ..., sums_wrong: _Optional[int] = ...) -> None: ...
 
 class Halted(_message.Message):
     __slots__ = ("move_number", "positions", "unasked")
@@ -288,12 +290,14 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("member", "reason")
+    __slots__ = ("member", "reason", "sums_wrong")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SUMS_WRONG_FIELD_NUMBER: _ClassVar[int]
     member: Member
     reason: str
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    sums_wrong: int
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., reason: _Optional[str] = ..., sums_wrong: _Optional[int] = ...) -> None: ...
 
 class AbortReply(_message.Message):
     __slots__ = ()

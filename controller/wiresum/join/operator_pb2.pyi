@@ -98,7 +98,7 @@ class JobReport(_message.Message):
     def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., world_size: _Optional[int] = ..., joined: _Optional[int] = ..., slot_base: _Optional[int] = ..., slots: _Optional[int] = ..., state: _Optional[str] = ..., packets: _Optional[_Mapping[str, int]] = ..., results: _Optional[int] = ..., age_seconds: _Optional[float] = ..., switch_name: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., queue_position: _Optional[int] = ..., waiting: _Optional[str] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerReport, _Mapping]]] = ..., caller: _Optional[str] = ..., uncounted: _Optional[bool] = ..., switches: _Optional[_Iterable[_Union[_join_pb2.NodeReport, _Mapping]]] = ..., moves: _Optional[int] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class WorkerReport(_message.Message):
-    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name", "certificate_expires_at", "tensor_said")
+    __slots__ = ("peer", "endpoint", "state", "heartbeat_age_ms", "contributions", "tensor_last", "switch_name", "certificate_expires_at", "tensor_said", "sums_wrong")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,7 @@ class WorkerReport(_message.Message):
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     TENSOR_SAID_FIELD_NUMBER: _ClassVar[int]
+    SUMS_WRONG_FIELD_NUMBER: _ClassVar[int]
     peer: _join_pb2.Peer
     endpoint: _join_pb2.Endpoint
     state: str
@@ -117,10 +118,11 @@ class WorkerReport(_message.Message):
     switch_name: str
     certificate_expires_at: float
     tensor_said: int
-    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ..., certificate_expires_at: _Optional[float] = ..., tensor_said: _Optional[int] = ...) -> None: ...
+    sums_wrong: int
+    def __init__(self, peer: _Optional[_Union[_join_pb2.Peer, _Mapping]] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., state: _Optional[str] = ..., heartbeat_age_ms: _Optional[int] = ..., contributions: _Optional[int] = ..., tensor_last: _Optional[int] = ..., switch_name: _Optional[str] = ..., certificate_expires_at: _Optional[float] = ..., tensor_said: _Optional[int] = ..., sums_wrong: _Optional[int] = ...) -> None: ...
 
 class SwitchReport(_message.Message):
-    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken", "uncounted", "software_version", "program_version")
+    __slots__ = ("name", "kind", "state", "trouble", "slots_total", "slots_free", "jobs", "jobs_max", "lanes_max", "endpoint", "stray_packets", "parent", "part_of", "room", "room_taken", "uncounted", "software_version", "program_version", "sums_wrong")
     class StrayPacketsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +162,7 @@ class SwitchReport(_message.Message):
     UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SUMS_WRONG_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     state: str
@@ -178,7 +181,8 @@ class SwitchReport(_message.Message):
     uncounted: bool
     software_version: str
     program_version: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ..., uncounted: _Optional[bool] = ..., software_version: _Optional[str] = ..., program_version: _Optional[str] = ...) -> None: ...
+    sums_wrong: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., jobs: _Optional[int] = ..., jobs_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., endpoint: _Optional[_Union[_join_pb2.Endpoint, _Mapping]] = ..., stray_packets: _Optional[_Mapping[str, int]] = ..., parent: _Optional[str] = ..., part_of: _Optional[str] = ..., room: _Optional[_Mapping[str, int]] = ..., room_taken: _Optional[_Mapping[str, int]] = ..., uncounted: _Optional[bool] = ..., software_version: _Optional[str] = ..., program_version: _Optional[str] = ..., sums_wrong: _Optional[int] = ...) -> None: ...
 
 class TenantReport(_message.Message):
     __slots__ = ("name", "jobs", "jobs_max", "slots", "slots_max", "waiting_jobs", "waiting_jobs_max", "switch_percent", "switches")

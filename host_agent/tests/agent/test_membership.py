@@ -78,13 +78,16 @@ def join_all(config: AgentConfig, world_size: int) -> list[Membership]:
         return list(pool.map(lambda rank: join(config, rank, world_size), range(world_size)))
 
 
+Traffic = Callable[[], TrafficStats]
+
+
 class Member:
     """A membership that attends, and the errors that it has heard."""
 
-    def __init__(self, membership: Membership, round_newest: int = 1) -> None:
+    def __init__(self, membership: Membership, traffic: Traffic = lambda: TrafficStats(round_newest=1)) -> None:
         self.membership = membership
         self.errors: list[WiresumError] = []
-        membership.attend(on_ended=self.errors.append, progress=lambda: TrafficStats(round_newest=round_newest))
+        membership.attend(on_ended=self.errors.append, progress=traffic, traffic=traffic)
 
     def wait_ended(self) -> WiresumError:
         wait_until(lambda: bool(self.errors), "the membership hears that the job has ended")
@@ -96,7 +99,7 @@ class Member:
 def attend() -> Iterator[Callable[..., Member]]:
     members: list[Member] = []
 
-    def attend_one(membership: Membership, **options: int) -> Member:
+    def attend_one(membership: Membership, **options: Traffic) -> Member:
         members.append(Member(membership, **options))
         return members[-1]
 
@@ -167,6 +170,11 @@ def states_at(server: JoinServer) -> list[str]:
     return states
 
 
+def sums_wrong_at(server: JoinServer) -> int:
+    (switch,) = server.report().switches
+    return int(switch.sums_wrong)
+
+
 def test_another_protocol_version_is_refused(server: JoinServer, monkeypatch: pytest.MonkeyPatch) -> None:
     newer = types.SimpleNamespace(**(vars(messages) | {"PROTOCOL_VERSION": 7}))
     monkeypatch.setattr(module, "messages", newer)
@@ -192,6 +200,21 @@ def test_an_abort_ends_the_job_for_all_with_its_reason(server: JoinServer, atten
         error = member.wait_ended()
         assert isinstance(error, JobAbortedError)
         assert "the loss is NaN" in error.reason
+
+
+def test_wrong_sums_are_said_with_each_heartbeat_and_with_an_abort(
+    server: JoinServer, attend: Callable[..., Member]
+) -> None:  # R7.14
+    traffic = TrafficStats()
+    member = attend(join(config_of(server.port)), traffic=lambda: traffic)
+    wait_until(lambda: member.membership.heard > 0, "the service knows that there was none before")
+    traffic = TrafficStats(sums_wrong=2)
+    wait_until(lambda: sums_wrong_at(server) == 2, "a heartbeat has said it")
+    traffic = TrafficStats(sums_wrong=2**32 + 4)
+    member.membership._progress = TrafficStats  # heartbeats say no more of it
+    member.membership.abort("it was wrong twice")
+    assert sums_wrong_at(server) == 2**32 - 1
+    member.wait_ended()
 
 
 def test_leaving_is_quiet_idempotent_and_ends_the_threads(server: JoinServer, attend: Callable[..., Member]) -> None:

@@ -232,8 +232,9 @@ class JobsHarness:
         self.jobs.leave(messages.LeaveRequest(member=member(worker)), self.now)
         self.settle()
 
-    def abort(self, worker: Worker, reason: str) -> None:
-        self.jobs.abort(messages.AbortRequest(member=member(worker), reason=reason), self.now)
+    def abort(self, worker: Worker, reason: str, sums_wrong: int = 0) -> None:
+        request = messages.AbortRequest(member=member(worker), reason=reason, sums_wrong=sums_wrong)
+        self.jobs.abort(request, self.now)
         self.settle()
 
     def change(self, switch_name: str, trouble: str) -> None:

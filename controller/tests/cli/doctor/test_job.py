@@ -65,6 +65,14 @@ def test_a_late_heartbeat_names_its_worker() -> None:
     assert "rank 1 (10.0.0.1, process 101 on 'host1') came 3.4 s ago" in late[0].what
 
 
+def test_workers_that_had_wrong_sums_are_named_with_their_switch() -> None:
+    report = healthy()
+    report.jobs[0].workers[1].sums_wrong = 3
+    (finding,) = findings(report)
+    assert (finding.check, finding.level) == ("sums", Level.WARNING)
+    assert "rank 1 (10.0.0.1, process 101 on 'host1') got 3 wrong sums from 'rack1'" in finding.what
+
+
 def test_the_lagging_worker_is_named() -> None:
     report = healthy()
     report.jobs[0].workers[1].contributions -= 1

@@ -48,6 +48,7 @@ def test_an_unreachable_service_is_a_problem_if_alone_and_a_warning_beside_anoth
         ({"room": {"slots": 512, "admit": 100}, "room_taken": {"slots": 9, "admit": 91}}, "full", Level.WARNING),
         ({"room": {"slots": 512, "admit": 100}, "room_taken": {"slots": 9, "admit": 90}}, "state", Level.OK),
         ({"stray_packets": {"malformed": 3, "unknown": 0}}, "strays", Level.NOTE),
+        ({"sums_wrong": 2}, "sums", Level.WARNING),
     ],
 )
 def test_trouble_of_a_switch_is_reported(

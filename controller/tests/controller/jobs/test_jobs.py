@@ -6,10 +6,11 @@ import pytest
 
 from wiresum import join
 from wiresum.controller.driver import Endpoint, SwitchSizes
+from wiresum.controller.jobs import report
 from wiresum.controller.jobs.job import Presence
 from wiresum.controller.jobs.keys import Keys, KeySequence
 from wiresum.controller.jobs.outputs import Admit, Evict, Grant, Refuse, Tell
-from wiresum_lab.doubles.controller import JobsHarness
+from wiresum_lab.doubles.controller import JobsHarness, switch
 
 
 def test_all_workers_get_the_same_grant_when_the_last_one_has_asked() -> None:  # R2.17, R7.1, R7.3, R7.13
@@ -180,6 +181,38 @@ def test_an_abort_names_the_worker_and_its_reason() -> None:  # R4.31, R7.15
     assert len(told[0].ended.reason) < 2000
     harness.abort(workers[1], "second")
     assert len(harness.outputs(Tell)) == 3, "the first cause stands"
+
+
+def wrong_sums(harness: JobsHarness) -> tuple[dict[str, int], list[int]]:
+    """By switch, and by worker."""
+    found = report.report(harness.jobs, {}, harness.now)
+    return {each.name: each.sums_wrong for each in found.switches}, [
+        worker.sums_wrong for each in found.jobs for worker in each.workers
+    ]
+
+
+def test_wrong_sums_are_counted_at_the_switch_of_the_worker_that_had_them() -> None:
+    harness = JobsHarness(switches=[switch("left", addresses=["10.0.0.1"]), switch("right", addresses=["10.0.0.2"])])
+    endpoints = [join.Endpoint(address=address, port=5000) for address in ("10.0.0.2", "10.0.0.1")]
+    running = [harness.running(1, job_name=each.address, endpoint=each)[0] for each in endpoints]
+    assert [worker.switch_name for worker in running] == ["right", "left"]
+    for worker, counts in zip(running, [(0, 2, 5), (0, 1, 1)], strict=True):
+        for count in counts:
+            harness.jobs.beat(worker, 1, harness.now, sums_wrong=count)
+    assert wrong_sums(harness) == ({"left": 1, "right": 5}, [5, 1])
+    for count in (0, 5):  # 0 is what it says once it has ended its job
+        harness.jobs.beat(running[0], 1, harness.now, sums_wrong=count)
+        assert wrong_sums(harness)[0] == {"left": 1, "right": 5}
+    harness.abort(running[0], "it was wrong twice", sums_wrong=7)
+    assert wrong_sums(harness)[0] == {"left": 1, "right": 7}
+
+
+def test_a_service_does_not_count_the_wrong_sums_that_the_one_before_it_has_counted() -> None:
+    harness = JobsHarness()
+    (worker,) = harness.running(1)
+    harness.jobs.beat(worker, 1, harness.now, sums_wrong=4)
+    harness.jobs.beat(worker, 1, harness.now, sums_wrong=5)
+    assert wrong_sums(harness) == ({"leaf": 1}, [5])
 
 
 def test_a_worker_that_goes_away_during_admission_ends_the_job_before_it_begins() -> None:

@@ -76,6 +76,7 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
         yield _moving(job)
     if job.state == "running":
         yield from _heartbeats(job)
+        yield from _wrong_sums(job)
         if job.uncounted:
             yield _uncounted(job)
             return
@@ -133,6 +134,19 @@ def _heartbeats(job: join.JobReport) -> Iterator[Finding]:
                 f"{worker.heartbeat_age_ms / 1000:.1f} s ago",
                 "a worker that is silent for too long is taken for lost, and the job ends",
                 "is that host overloaded, swapping, or cut off? A debugger or a stopped process looks the same",
+            )
+
+
+def _wrong_sums(job: join.JobReport) -> Iterator[Finding]:
+    for worker in job.workers:
+        if worker.sums_wrong:
+            yield warning(
+                "sums",
+                f"'{job.name}': {describe_peer(worker.peer)} got {worker.sums_wrong} wrong sums from "
+                f"'{worker.switch_name}'",
+                "it asked for them again, and stored none; a sum that is wrong twice ends the job",
+                "if workers of one host alone say so, test the memory and the network card of that host; if those of "
+                "several do, the switch's (docs/runbook.md, WiresumSumsWrong)",
             )
 
 

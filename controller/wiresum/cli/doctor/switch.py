@@ -56,6 +56,7 @@ def findings(service: Service) -> Iterator[Finding]:
     for switch in report.switches:
         yield _switch(switch)
         yield from _strays(switch)
+        yield from _wrong_sums(switch)
     yield from _refusals(report)
 
 
@@ -231,6 +232,17 @@ def _strays(switch: join.SwitchReport) -> Iterator[Finding]:
             f"'{switch.name}' dropped packets of no job: {counted(strays)}",
             "some are the last packets of jobs that have ended; a steady stream has a sender that should send none",
             "wiresum top shows the rate; if it goes on, look for the sender at the switch (tcpdump on its data ports)",
+        )
+
+
+def _wrong_sums(switch: join.SwitchReport) -> Iterator[Finding]:
+    if switch.sums_wrong:
+        yield warning(
+            "sums",
+            f"'{switch.name}' gave {switch.sums_wrong} wrong sums: their check words did not fit",
+            "they were asked for again, and none was stored; a sum that is wrong twice ends its job",
+            "docs/runbook.md, WiresumSumsWrong, says what to test, and when to drain the switch; the warning goes when "
+            "the service is started again",
         )
 
 

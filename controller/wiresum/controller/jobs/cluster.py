@@ -50,6 +50,8 @@ class Switch:
     unready: DriverError | None = None
     """Why the switch could be reached but not reconciled; None: nothing has failed."""
     reconcile_again_at: float | None = None
+    sums_wrong: int = 0
+    """Wrong sums that workers of this switch have reported."""
     numbered: dict[int, Lease] = field(default_factory=dict)
     """Leases by number. A number is free when all switches of the lease have forgotten the lease."""
 

@@ -137,6 +137,8 @@ class Worker:
     """The newest round, as the worker itself reports; used as a sign of life only."""
     tensor_newest: int | None = None
     """Tag of the latest collective that the worker has begun, as it reports; None: it has reported none."""
+    sums_wrong: int | None = None
+    """Wrong sums that the worker has had so far, as it reports; None: it has reported nothing to this service."""
     switch_name: str = ""
     """The worker's switch, once the job has slots."""
     number: int = 0

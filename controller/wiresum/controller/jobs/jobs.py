@@ -169,8 +169,10 @@ class Jobs:
         now: float,
         halted: join.Halted | None = None,
         tensor_newest: int | None = None,
+        sums_wrong: int = 0,
     ) -> None:
         worker.heard_at, worker.tensor_newest = now, tensor_newest
+        self._note_wrong_sums(worker, sums_wrong)
         worker.contributions = None
         if round_newest != worker.round_newest:
             worker.round_newest = round_newest
@@ -179,6 +181,13 @@ class Jobs:
             self.moving.goes_on(worker)
         else:
             self.moving.halted(worker, halted, now)
+
+    def _note_wrong_sums(self, worker: Worker, count: int) -> None:
+        """Counts, at the worker's switch, those that are new. What a worker says first another service may have counted
+        already."""
+        before, worker.sums_wrong = worker.sums_wrong, max(count, worker.sums_wrong or 0)
+        if before is not None and worker.switch_name:
+            self.cluster.switches[worker.switch_name].sums_wrong += worker.sums_wrong - before
 
     def broken(self, worker: Worker, stream: int, now: float) -> None:
         """An Attend stream ended: the process has died, or its connection broke. After a silence of the worker, or a
@@ -211,6 +220,7 @@ class Jobs:
 
     def abort(self, request: join.AbortRequest, now: float) -> None:
         worker = self._find_to_order(request.member)
+        self._note_wrong_sums(worker, request.sums_wrong)
         if worker.job.has_begun:
             self.ending.end(worker.job, lost_workers.aborted(worker, request.reason), now)
 

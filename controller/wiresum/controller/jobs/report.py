@@ -184,6 +184,7 @@ def _worker(worker: Worker, counted: Mapping[str, JobCounters], now: float) -> j
         switch_name=worker.switch_name,
         certificate_expires_at=worker.certificate_expires_at,
         tensor_said=worker.tensor_newest,
+        sums_wrong=worker.sums_wrong,
     )
 
 
@@ -230,6 +231,7 @@ def _switch(switch: Switch, stray: JobCounters, *, silent: bool) -> join.SwitchR
     answer.room_taken.update(switch.taken())
     answer.jobs = len(switch.leases_with_slots())
     answer.stray_packets.update(stray.packets)
+    answer.sums_wrong = switch.sums_wrong
     return answer
 
 

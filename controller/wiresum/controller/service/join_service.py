@@ -116,7 +116,7 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
     def _hear(self, worker: Worker, mailbox: AttendMailbox, heartbeat: join.Heartbeat) -> None:
         halted = heartbeat.halted if heartbeat.HasField("halted") else None
         tensor_newest = heartbeat.tensor_newest if heartbeat.HasField("tensor_newest") else None
-        self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted, tensor_newest)
+        self._jobs.beat(worker, heartbeat.round_newest, self._clock(), halted, tensor_newest, heartbeat.sums_wrong)
         mailbox.pulse(self._jobs.moving.lost(worker.job))
         self._effects.carry_out()
 

@@ -54,6 +54,8 @@ THREAD_END_S_MAX = 0.5
 DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
 READY_S_MAX = 1.0
+_COUNT_MAX = 0xFFFFFFFF
+"""More of a thing are said as so many."""
 _BEGINS = (Phase.JOINED, Phase.ATTENDING)
 _HEARD = (Phase.TOLD, Phase.OVER, Phase.LEFT, Phase.INERT)
 """An abort is no news any more."""
@@ -451,6 +453,7 @@ class Membership:
                 round_newest=traffic.round_newest & 0xFFFFFFFF,
                 halted=halted,
                 tensor_newest=traffic.tensor_newest - 1 if traffic.tensor_newest else None,
+                sums_wrong=min(traffic.sums_wrong, _COUNT_MAX),
             )
             self._group_watch.look(self._life.worker.traffic)
 
@@ -487,7 +490,10 @@ class Membership:
             if order.cause == messages.JobEnded.WORKER_LEFT:
                 stub.Leave(messages.LeaveRequest(member=member), timeout=LEAVE_S_MAX)
             else:
-                stub.Abort(messages.AbortRequest(member=member, reason=order.reason), timeout=LEAVE_S_MAX)
+                # That a sum was wrong twice is known here first: the newest heartbeat was before that.
+                wrong = min(self._life.worker.traffic().sums_wrong, _COUNT_MAX)
+                abort = messages.AbortRequest(member=member, reason=order.reason, sums_wrong=wrong)
+                stub.Abort(abort, timeout=LEAVE_S_MAX)
         except (grpc.RpcError, ValueError) as error:
             log.debug("%s was not told of an order: %s", self.where, details(error))
             pause_s = ask_again_after_s(error)
