@@ -29,7 +29,7 @@ from wiresum.torch import creation, flight_recorder
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
-from wiresum_lab.ranks.cluster_worker import implementation
+from wiresum_lab.ranks.cluster_worker import implementation, world
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "lost_worker.py"
 PIPE_BYTES = 4096
@@ -212,6 +212,9 @@ def test_a_part_of_the_workers_can_shrink_and_its_options_change(rank: int, size
         alone = dist.shrink_group([1], part)
         dist.all_reduce(tensor, group=alone)
         assert tensor[0] == 2.0 and alone.size() == 1
+        model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=alone)
+        log = model._get_ddp_logging_data()
+        assert log["backend_name"] == "custom" and "gloo_num_threads" not in log, "it read Gloo's fields in ours"
     dist.barrier()
 
 
@@ -220,6 +223,9 @@ def test_a_group_that_pytorch_wraps_can_shrink(rank: int, size: int) -> None:
     if rank == 2:
         return
     dist.shrink_group([2])
+    assert world().name() == "custom", "not gloo, whose fields DDP's logger reads"
+    with pytest.raises(RuntimeError, match="wiresum"):  # that it cannot; the group has a default backend
+        world()._wait_for_pending_works()
     tensor = torch.full((10,), 1.0)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [2.0] * 10

@@ -10,6 +10,7 @@ options object. PyTorch calls them through backend.cpp, or through process_group
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import time
@@ -243,6 +244,7 @@ class WiresumBackend:
         Without `pg_options` it has this one's.
         """
         self._require_no_fork()
+        _correct_shrunk_groups()
         options = self._options if pg_options is None else checked(pg_options)
         if flags & SHRINK_ABORT:
             self.abort()
@@ -376,6 +378,24 @@ def backend_of(group: Any) -> WiresumBackend | None:
         if isinstance(implementation := getattr(found, "implementation", None), WiresumBackend):
             return implementation
     return None
+
+
+@functools.cache
+def _correct_shrunk_groups() -> None:
+    """From now on a group of this backend says after a shrink, too, that its backend is none of PyTorch's own. PyTorch
+    makes it one that says it was Gloo's, and DDP's logger, in C++, then reads a field that only Gloo's has."""
+    module: Any = dist.distributed_c10d
+    create, custom = module._create_shrunk_process_group, dist.ProcessGroup.BackendType.CUSTOM
+
+    def create_and_correct(*arguments: Any, **named: Any) -> dist.ProcessGroup:
+        group: Any = create(*arguments, **named)
+        if backend_of(group) is not None:
+            for device in group._device_types:
+                group._register_backend(device, custom, group._get_backend(device))
+            group._set_default_backend(custom)
+        return group  # type: ignore[no-any-return]
+
+    module._create_shrunk_process_group = create_and_correct
 
 
 def stats_of(group: dist.ProcessGroup | None) -> GroupStats:
