@@ -485,7 +485,8 @@ def test_what_is_heard_keeps_the_stream() -> None:
 def test_what_a_service_says_while_it_is_told_an_order_counts_as_heard(event: Event) -> None:
     scene = at(Phase.TELLING)
     scene.now += 300.0
-    scene.let(event).let(Event.UNTOLD)
+    assert scene.let(event).timers == {Event.BEAT}, "it waits for an answer, and not for the stream"
+    scene.let(Event.UNTOLD)
     scene.now += 400.0
     assert scene.let(Event.RETRY).life.has_lost_lease is False
     scene.let(Event.UNTOLD)

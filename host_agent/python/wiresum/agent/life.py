@@ -130,6 +130,7 @@ class Life:
             after = getattr(self, f"_{done}")(*what)
             assert after is self.phase or after in FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
             if after is not self.phase:
+            self._timers = {timer: at for timer, at in self._timers.items() if TABLE[after][timer] != IMPOSSIBLE}
                 self._enter(after)
         return self._outputs
 
@@ -138,7 +139,6 @@ class Life:
         if phase is Phase.LEFT:
             self.worker = Worker()  # the old one refers to our owner, and so does what watches its traffic
             self._watch()
-        self._timers = {timer: at for timer, at in self._timers.items() if TABLE[phase][timer] != IMPOSSIBLE}
 
     @property
     def has_lost_lease(self) -> bool:
