@@ -22,6 +22,7 @@ from wiresum.agent.statistics import TrafficStats
 from wiresum.controller import Limits
 from wiresum.controller.driver import SwitchSizes
 from wiresum.join import Admission
+from wiresum_lab.doubles.resuming import Paths
 from wiresum_lab.doubles.virtual_network import Host, Network, Service
 
 LIMITS = Limits(slots_default=64)
@@ -68,6 +69,7 @@ class Worker:
         self.host = Host(network)
         self.errors: list[WiresumError] = []
         """Of why its job has ended."""
+        self.moving = Paths()
         self.joined = Aggregators.join(
             config,
             job_name=job_name,
@@ -77,6 +79,8 @@ class Worker:
             bind=bind,
             on_ended=self.errors.append,
             progress=progress,
+            traffic=progress,
+            moving=self.moving,
             world=self.host,
         )
         self.leave = self.joined.leave
@@ -95,6 +99,16 @@ def failing(function: Callable[[], object], errors: list[Exception]) -> None:
         function()
     except Exception as error:
         errors.append(error)
+
+
+def test_a_job_moves_at_the_one_that_has_forgotten_it(network: Network, two: list[Service]) -> None:
+    worker = Worker(network, config_of(*two))
+    assert [one.membership._life.worker.traffic().round_newest for one in worker.joined] == [0, 1]
+    two[1].kill()
+    two[1].start()
+    network.wait_until(lambda: len(worker.moving.done) == 2, "it goes on there")
+    assert worker.moving.done == [("halt", 1), ("move", 1)] and worker.errors == []
+    worker.leave()
 
 
 def test_a_job_is_joined_at_each_and_left_at_each(network: Network, two: list[Service]) -> None:

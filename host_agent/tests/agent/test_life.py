@@ -11,7 +11,6 @@ from wiresum import join as messages
 from wiresum.agent import life_table as module
 from wiresum.agent.absence import FALLBACK_S
 from wiresum.agent.errors import JobAbortedError, SessionClosedError, WiresumError
-from wiresum.agent.life import Worker
 from wiresum.agent.life_table import Do, Event, Phase
 from wiresum.agent.search import NOT_READY
 
@@ -207,21 +206,6 @@ def test_a_lease_with_other_workers_on_a_stream_ends_the_job() -> None:
 def test_roles_are_one_for_each_slot() -> None:
     scene = at(Phase.ATTENDING).let(Event.HALT).let(Event.MOVE, move(1, roles=bytes(3)))
     assert "3 roles were given for 4 slots" in scene.what(Do.ABORT_ALL)[0] and scene.keys == []
-
-
-def test_a_service_that_halts_a_worker_which_cannot_ends_the_job() -> None:
-    scene = Scene().let(Event.BEGIN, Worker()).let(Event.HALT)
-    assert "did not say it can" in scene.what(Do.ABORT_ALL)[0] and scene.life.phase is Phase.TELLING
-
-
-@pytest.mark.parametrize("event", [Event.LOST, Event.UNKNOWN], ids=lambda each: each.name)
-def test_one_that_cannot_move_looks_for_no_lease(event: Event) -> None:
-    scene = Scene().let(Event.BEGIN, Worker())
-    if event is Event.UNKNOWN:
-        scene.let(Event.ABORT)
-    scene.let(event)
-    assert (scene.life.phase, scene.names) == (Phase.OVER, ["HANG_UP", "SAY"])
-    assert "started anew" in str(scene.what(Do.SAY)[0])
 
 
 FAILING = [(Phase.ATTENDING, Event.HALT), (Phase.SEEKING, Event.HALT), (Phase.ATTENDING, Event.LOST)]

@@ -87,7 +87,10 @@ class Member:
     def __init__(self, membership: Membership, traffic: Traffic = lambda: TrafficStats(round_newest=1)) -> None:
         self.membership = membership
         self.errors: list[WiresumError] = []
-        membership.attend(on_ended=self.errors.append, progress=traffic, traffic=traffic)
+        path = DataPath()
+        membership.attend(
+            on_ended=self.errors.append, progress=traffic, traffic=traffic, halt=path.halt, move=path.move
+        )
 
     def wait_ended(self) -> WiresumError:
         wait_until(lambda: bool(self.errors), "the membership hears that the job has ended")
@@ -244,7 +247,7 @@ def test_leave_may_be_called_from_the_callback(server: JoinServer) -> None:
         membership.leave()
         left.set()
 
-    membership.attend(on_ended=leave, progress=lambda: TrafficStats(round_newest=1))
+    DataPath().attend(membership, leave)
     membership.abort("a reason")
     assert left.wait(PATIENCE_S)
     wait_until(lambda: not threads_of_memberships(), "the thread has ended")
@@ -253,7 +256,7 @@ def test_leave_may_be_called_from_the_callback(server: JoinServer) -> None:
 def test_attending_twice_is_an_error(server: JoinServer, attend: Callable[..., Member]) -> None:
     member = attend(join(config_of(server.port)))
     with pytest.raises(RuntimeError, match="attends already"):
-        member.membership.attend(on_ended=member.errors.append, progress=lambda: TrafficStats(round_newest=1))
+        DataPath().attend(member.membership)
 
 
 def test_a_worker_whose_certificate_was_revoked_is_refused_when_it_reconnects(
@@ -280,7 +283,8 @@ from wiresum.agent.statistics import NO_TRAFFIC
 membership = Membership.join(
     AgentConfig(switch=f"127.0.0.1:{sys.argv[1]}"), job_name="a-job", rank=1, world_size=2,
     address="127.0.0.1", port=6000, threads_max=4, lanes_max=100)
-membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: NO_TRAFFIC)
+membership.attend(on_ended=lambda error: print(type(error).__name__, flush=True), progress=lambda: NO_TRAFFIC,
+    traffic=lambda: NO_TRAFFIC, halt=bytes, move=print)
 exec(sys.argv[2])
 """
 
@@ -409,7 +413,7 @@ def test_a_worker_that_was_stopped_says_so_and_does_not_blame_others(
     network: Network, service: Service, start: Start, *, forgotten: bool
 ) -> None:
     """`forgotten`: and so is the job, when it asks again."""
-    job = start(service.endpoint, [DataPath(), DataPath()], can_move=False)
+    job = start(service.endpoint, [DataPath(), DataPath()])
     job.await_heard()
     job.members[1]._awake.explain = lambda: "this process itself was stopped for 45 s"  # type: ignore[method-assign]
     job.hosts[1].cut("silence")
@@ -435,14 +439,16 @@ def test_a_lost_worker_is_named_to_the_others(network: Network, service: Service
 
 
 @pytest.mark.parametrize("how", ["refused", "silence"])
-def test_a_worker_that_cannot_move_gives_up_a_service_that_it_does_not_reach_and_is_lost(
+def test_a_worker_gives_up_a_service_that_it_does_not_reach_and_is_lost(
     network: Network, start: Start, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     """After the grant's reattach time, or the time for a host that says nothing."""
     limits = Limits(heartbeat_interval_ms=100, heartbeat_lost_ms=8000, connection_lost_ms=1000, reattach_ms=5000)
-    job = start(Service(network, limits).start().endpoint, [DataPath(), DataPath()], can_move=False)
+    job = start(Service(network, limits).start().endpoint, [DataPath(), DataPath()])
     job.hosts[0].cut(how)
     cut_at = network.now()
+    network.wait_until(lambda: job.members[0]._life.has_lost_lease, "it looks for another one")
+    away_s = network.now() - cut_at
     first, second = job.await_errors()
     assert isinstance(second, WorkerLostError) and second.rank == 0
     assert isinstance(first, SwitchUnreachableError) and "nothing comes from the switch" in str(first)
@@ -450,7 +456,7 @@ def test_a_worker_that_cannot_move_gives_up_a_service_that_it_does_not_reach_and
     (said,) = [text for text in caplog.messages if "the job goes on without it" in text]
     assert "has not answered for 2 s" in said or how == "silence"
     least_s, late_s = (5, 1) if how == "refused" else (8, life_table.SILENCE_S_MAX)  # it looks between two connections
-    assert least_s <= network.now() - cut_at < least_s + late_s
+    assert least_s <= away_s < least_s + late_s
 
 
 @pytest.mark.parametrize("how", ["refused", "silence"])
@@ -464,15 +470,6 @@ def test_a_worker_attends_again_after_each_broken_connection_without_an_error(
         network.sleep(0.3)
         job.hosts[0].cut("")
         job.await_heard()
-
-
-def test_a_worker_that_cannot_move_hears_that_its_service_was_started_anew(service: Service, start: Start) -> None:
-    job = start(service.endpoint, [DataPath()], can_move=False)
-    service.kill()
-    service.start()
-    (error,) = job.await_errors()
-    assert isinstance(error, SwitchUnreachableError)
-    assert "was started anew" in str(error)
 
 
 def test_results_that_are_on_their_way_when_another_worker_leaves_come_first(

@@ -41,12 +41,3 @@ def test_workers_go_on_at_the_lease_that_the_service_gives_them_and_wait_for_no_
     job.leave()
     job.check()
     assert service.jobs() == []
-
-
-def test_a_worker_that_cannot_move_hears_as_before_that_its_switch_was_started_anew(
-    service: Service, start: Start
-) -> None:
-    job = start(service.endpoint, [DataPath(), DataPath()], can_move=False)
-    service.running.lose_switch()
-    for error in job.await_errors():
-        assert "was started anew, and what it had summed is lost" in str(error)

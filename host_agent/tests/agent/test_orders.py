@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from wiresum import join as messages
 from wiresum.agent import life_table, lifetime, membership
 from wiresum.agent.aggregators import Aggregators
 from wiresum.agent.config import AgentConfig
@@ -23,8 +22,8 @@ from wiresum.agent.errors import (
     WiresumError,
 )
 from wiresum.agent.life_table import Event, Phase
-from wiresum.agent.statistics import TrafficStats
-from wiresum_lab.doubles.resuming import DataPath, Job, Start
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum_lab.doubles.resuming import DataPath, Job, Paths, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
 REASON = "the loss is NaN"
@@ -183,27 +182,18 @@ def test_a_process_that_can_start_no_thread_any_more_tells_what_it_has_to(
 # At several aggregators.
 
 
-class Halting:
-    """What moves the data paths of all aggregators, which go nowhere."""
-
-    def halt(self, aggregator: int, slots: int) -> bytes:
-        return bytes(4 * slots)
-
-    def move(self, aggregator: int, grant: messages.JoinReply, roles: bytes) -> None:
-        raise AssertionError("nobody goes on")
-
-
 @pytest.mark.parametrize("gone", [[0], [1], [0, 1]], ids=str)
 def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int]) -> None:
     two = [Service(network).start() for _ in range(2)]
     config = AgentConfig(switch="+".join(service.endpoint for service in two))
     errors: list[list[WiresumError]] = [[], []]
+    moving = [Paths(), Paths()]
 
     def join(rank: int) -> Aggregators:
         return Aggregators.join(
             config, job_name="a-job", rank=rank, world_size=2, bind=lambda *_: 5000 + 100 * rank,
-            on_ended=errors[rank].append, progress=lambda _: TrafficStats(round_newest=1), moving=Halting(),
-            world=Host(network),
+            on_ended=errors[rank].append, progress=lambda _: TrafficStats(round_newest=1), moving=moving[rank],
+            traffic=lambda _: NO_TRAFFIC, world=Host(network),
         )  # fmt: skip
 
     first, second = network.run(*(partial(join, rank) for rank in range(2)))
@@ -219,6 +209,7 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
     assert network.now() - heard_at <= 2 * life_table.LEAVE_S_MAX + membership.THREAD_END_S_MAX
     assert isinstance(errors[1][0], JobAbortedError) and REASON in str(errors[1][0])
     second.leave()
+    assert all("move" not in dict(paths.done) for paths in moving), "nobody goes on"
 
 
 # A worker that leaves looks for no other lease.

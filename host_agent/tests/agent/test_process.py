@@ -106,7 +106,7 @@ member = Membership.join(
     AgentConfig(switch=sys.argv[1]), job_name="a-job", rank=0, world_size=1, address="127.0.0.1", port=1,
     threads_max=1, lanes_max=64,
 )
-member.attend(on_ended=print, progress=TrafficStats, traffic=TrafficStats)
+member.attend(on_ended=print, progress=TrafficStats, traffic=TrafficStats, halt=bytes, move=print)
 print("ends")
 """
 

@@ -15,7 +15,7 @@ from wiresum.agent.clock import Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.membership import Membership
-from wiresum.agent.statistics import TrafficStats
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.world import WORLD, World
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
@@ -26,6 +26,7 @@ from wiresum.controller.security.authority import Authority, Holder
 from wiresum.controller.security.names import Claims
 from wiresum.join import JoinRequest
 from wiresum_lab.doubles.controller import RecordingDriver
+from wiresum_lab.doubles.resuming import DataPath, Paths
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
@@ -56,6 +57,8 @@ def test_workers_reattach_to_each_aggregator_separately(network: Network, tmp_pa
         bind=lambda *_: 40_000,
         on_ended=errors.append,
         progress=lambda _: TrafficStats(round_newest=1),
+        traffic=lambda _: NO_TRAFFIC,
+        moving=Paths(),
         world=Host(network),
     )
     members = [aggregator.membership for aggregator in aggregators]
@@ -164,7 +167,7 @@ def secure_port(directories: dict[str, Path]) -> Iterator[int]:
 def test_a_worker_with_a_certificate_joins_and_attends(secure_port: int, directories: dict[str, Path]) -> None:
     errors: list[WiresumError] = []
     member = join(config_at(secure_port, directories["worker"]))
-    member.attend(on_ended=errors.append, progress=lambda: TrafficStats(round_newest=1))
+    DataPath().attend(member, errors.append)
     wait_until(lambda: bool(member.heard or errors), "a heartbeat was answered")
     member.leave()
     assert errors == []

@@ -14,7 +14,6 @@ from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.life_table import RESUME_S
 from wiresum.agent.membership import Membership
-from wiresum.agent.statistics import TrafficStats
 from wiresum.controller.jobs.job import State
 from wiresum_lab.doubles.resuming import SLOTS, DataPath, FallbackOf, Job, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
@@ -98,7 +97,7 @@ def of_another_job(network: Network, config: AgentConfig, name: str, errors: lis
         lanes_max=100,
         world=Host(network),
     )
-    member.attend(on_ended=([] if errors is None else errors).append, progress=lambda: TrafficStats(round_newest=1))
+    DataPath().attend(member, errors.append if errors is not None else None)
     return member
 
 

@@ -47,6 +47,16 @@ class DataPath:
         self.answered = False
         self._packets = 0
 
+    def attend(self, member: Membership, on_ended: Callable[[WiresumError], None] | None = None) -> None:
+        """As this worker's data path. `on_ended`: None adds the error to `errors`."""
+        member.attend(
+            on_ended=on_ended or self.errors.append,
+            progress=lambda: TrafficStats(round_newest=1),
+            traffic=self.traffic,
+            halt=self.halt,
+            move=self.move,
+        )
+
     def traffic(self) -> TrafficStats:
         """The traffic, with one packet more in each call while it does not stand still."""
         self._packets += not self.stands_still
@@ -64,6 +74,21 @@ class DataPath:
             raise self.fails["move"]
         self.moves.append((grant, roles))
         self.stands_still = False
+
+
+class Paths:
+    """The data paths of one worker to all aggregators, by which nothing has come."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        """What they were told, and of which aggregator."""
+
+    def halt(self, aggregator: int, slots: int) -> bytes:
+        self.done.append(("halt", aggregator))
+        return struct.pack(f">{slots}I", *[1] * slots)
+
+    def move(self, aggregator: int, grant: messages.JoinReply, roles: bytes) -> None:
+        self.done.append(("move", aggregator))
 
 
 class Child:
@@ -205,10 +230,9 @@ class Job:
     def __init__(
         self, network: Network, switch: str, paths: list[DataPath], fallback: FallbackOf | None = None, **fields: object
     ) -> None:
-        """Joins all workers. `fields` are of the configuration, but `can_move` and `addresses`, which are for the
-        workers. `beside` is the job of the same workers at the aggregator before this one, if there is one."""
+        """Joins all workers. `fields` are of the configuration, but `addresses`, which are the workers'. `beside` is
+        the job of the same workers at the aggregator before this one, if there is one."""
         self.network, self.paths, self.fallback = network, paths, fallback
-        self._can_move = bool(fields.pop("can_move", True))
         self._addresses: Any = fields.pop("addresses", ["127.0.0.1"] * len(paths))
         beside: Any = fields.pop("beside", None)
         self.config = AgentConfig(switch=switch, **(_SETTINGS | fields))  # type: ignore[arg-type]
@@ -216,14 +240,7 @@ class Job:
         self._aborts = beside._aborts if beside is not None else [Abort() for _ in paths]
         self.members: list[Membership] = network.run(*(partial(self._join, rank) for rank in range(len(paths))))
         for member, path in zip(self.members, paths, strict=True):
-            halt, move = (path.halt, path.move) if self._can_move else (None, None)
-            member.attend(
-                on_ended=path.errors.append,
-                progress=lambda: TrafficStats(round_newest=1),
-                traffic=path.traffic,
-                halt=halt,
-                move=move,
-            )
+            path.attend(member)
         self.secret = self.members[0].grant.members_secret
 
     def _join(self, rank: int) -> Membership:
@@ -237,7 +254,6 @@ class Job:
             port=5000 + 16 * rank,
             threads_max=2,
             lanes_max=100,
-            can_move=self._can_move,
             fallback=fallback,
             abort=self._aborts[rank],
             world=self.hosts[rank],

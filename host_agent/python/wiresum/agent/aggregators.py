@@ -67,8 +67,6 @@ class Aggregators:
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], TrafficStats | None],
         traffic: Callable[[int], TrafficStats],
-        moving: Moving | None,
-        world: World,
     ) -> None:
         self.ended: WiresumError | None = None
         """Why the job has ended at one of them."""
@@ -79,7 +77,6 @@ class Aggregators:
         self._on_ended = on_ended
         self._progress = progress
         self._traffic = traffic
-        self._moving = moving
 
     @classmethod
     def join(
@@ -92,10 +89,10 @@ class Aggregators:
         bind: Bind,
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[int], TrafficStats | None],
-        traffic: Callable[[int], TrafficStats] = lambda _: NO_TRAFFIC,
+        traffic: Callable[[int], TrafficStats],
+        moving: Moving,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
-        moving: Moving | None = None,
         fallback: Fallback | None = None,
         world: World = WORLD,
     ) -> Aggregators:
@@ -105,8 +102,8 @@ class Aggregators:
 
         `progress` gives what went to and came from the aggregator of that index for a heartbeat (None if this worker is
         stopped), and `traffic` at any time. `on_ended` is called at most once, in another thread, when the job has
-        ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease; None:
-        nothing does. All of them may be called before this returns. `fallback`: of a job with one aggregator."""
+        ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease. All of
+        them may be called before this returns. `fallback`: of a job with one aggregator."""
         if config.switch == LOCAL:
             raise JoinError(
                 f"cannot join job '{job_name}': WIRESUM_SWITCH=local is for PyTorch, whose rank 0 starts a switch. "
@@ -117,7 +114,7 @@ class Aggregators:
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport_kind == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls(interruption or Interruption(), on_ended, progress, traffic, moving, world)
+        joined = cls(interruption or Interruption(), on_ended, progress, traffic)
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
                 port = bind(ports_address(part, address), threads, part.port_range)
@@ -133,12 +130,11 @@ class Aggregators:
                     agreed=config.agreed,
                     admission=admission,
                     interruption=joined._interruption,
-                    can_move=moving is not None,
                     fallback=fallback,
                     abort=joined._abort,
                     world=world,
                 )
-                joined._add(Aggregator(part.switch, address, membership))
+                joined._add(Aggregator(part.switch, address, membership), moving)
             joined._check(job_name)
         except BaseException:
             joined.leave()
@@ -177,17 +173,16 @@ class Aggregators:
             aggregator.membership.leave()
         self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
         self._progress, self._traffic = lambda _: NO_TRAFFIC, lambda _: NO_TRAFFIC
-        self._moving = None
 
-    def _add(self, aggregator: Aggregator) -> None:
-        index, moving = len(self._joined), self._moving
+    def _add(self, aggregator: Aggregator, moving: Moving) -> None:
+        index = len(self._joined)
         self._joined.append(aggregator)
         aggregator.membership.attend(
             on_ended=self._hear,
             progress=lambda: self._progress(index),
             traffic=lambda: self._traffic(index),
-            halt=(lambda: moving.halt(index, aggregator.membership.grant.slots)) if moving else None,
-            move=functools.partial(moving.move, index) if moving else None,
+            halt=lambda: moving.halt(index, aggregator.membership.grant.slots),
+            move=functools.partial(moving.move, index),
         )
 
     def _hear(self, error: WiresumError) -> None:

@@ -62,13 +62,12 @@ Move = Callable[[messages.JoinReply, bytes], None]
 
 @dataclass(frozen=True)
 class Worker:
-    """What a life asks of its worker."""
+    """What a life asks of its worker. The defaults are those of one that does not attend."""
 
     traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
     """What went to and came from the switch."""
-    halt: Halt | None = None
-    """None: it cannot."""
-    move: Move | None = None
+    halt: Halt = bytes
+    move: Move = lambda grant, roles: None
     why_cut_off: Callable[[messages.JoinReply], str] = lambda _: ""
     """What is wrong with this host's own way to the switch of a lease, in words; empty if nothing is known."""
     with_address: Callable[[messages.JoinReply], messages.JoinReply] = lambda grant: grant
@@ -130,8 +129,8 @@ class Life:
             after = getattr(self, f"_{done}")(*what)
             assert after is self.phase or after in FOLLOWS[done], f"{done} leads from {self.phase} to {after}"
             if after is not self.phase:
-            self._timers = {timer: at for timer, at in self._timers.items() if TABLE[after][timer] != IMPOSSIBLE}
                 self._enter(after)
+            self._timers = {timer: at for timer, at in self._timers.items() if TABLE[after][timer] != IMPOSSIBLE}
         return self._outputs
 
     def _enter(self, phase: Phase) -> None:
@@ -248,8 +247,6 @@ class Life:
     def _stand_still(self, number: int, *, unasked: bool = False) -> Phase | None:
         """It does not if the session is being closed."""
         try:
-            if self.worker.halt is None:
-                raise RuntimeError("the service tells a worker to halt that did not say it can")
             positions = self.worker.halt()
         except SessionClosedError:
             log.debug("this worker leaves, and does not halt")
@@ -298,7 +295,6 @@ class Life:
                 raise ValueError(_OTHERS.format(*map(_streams, (before, grant))))
             if len(roles) != grant.slots:
                 raise ValueError(f"{len(roles)} roles were given for {grant.slots} slots")
-            assert self.worker.move is not None, "it has halted"
             self.worker.move(grant, roles)
         except SessionClosedError:
             log.debug("this worker leaves, and does not move")
@@ -328,8 +324,6 @@ class Life:
 
     def _lose(self, error: WiresumError, why: str, left_s: float = 0.0, go_to: str = "") -> Phase:
         """`left_s`: for which the service may still come back with the job. `go_to`: a better one, its endpoint."""
-        if self.worker.halt is None:
-            return self._finish(error)
         if self.halted is None and (after := self._halt_unasked(why)) is not None:
             return after
         if self.halted is None:  # the session is being closed
@@ -429,8 +423,6 @@ class Life:
         return self._tell()
 
     def _unknown(self, error: WiresumError, why: str) -> Phase:
-        if self.worker.halt is None:
-            return self._finish(error)
         self._begin_search(error, why)
         return self._ask()
 
@@ -473,8 +465,6 @@ class Life:
             self._connect(self._search.next())
         elif (error := self._absence.error(self._now)) is None:
             self._connect(self.services.after)
-        elif self.worker.halt is None:
-            return self._finish(error)
         else:
             self._begin_search(error, f"{self._where} does not answer", self._absence.left_s(self._now))
             self._connect(self.services.own[0])

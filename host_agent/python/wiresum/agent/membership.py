@@ -143,7 +143,6 @@ class Membership:
         agreed: Mapping[str, str] | None = None,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
-        can_move: bool = False,
         fallback: Fallback | None = None,
         abort: Abort | None = None,
         world: World = WORLD,
@@ -151,9 +150,8 @@ class Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
-        `can_move`: `attend` will be given `halt` and `move`. `fallback`: where the job goes on if nobody else serves.
-        `abort`: that of the worker's memberships at all aggregators. Raises a `JoinError`, or what `interruption`
-        says."""
+        `fallback`: where the job goes on if nobody else serves. `abort`: that of the worker's memberships at all
+        aggregators. Raises a `JoinError`, or what `interruption` says."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -171,7 +169,7 @@ class Membership:
             job_token=config.job_token,
             agreed=agreed,
             admission=admission,
-            can_move=can_move,
+            can_move=True,
             host_id=host_id() if config.share else b"",
             global_rank=config.global_rank if config.global_rank not in (-1, rank) else None,
         )
@@ -191,9 +189,9 @@ class Membership:
         *,
         on_ended: Callable[[WiresumError], None],
         progress: Callable[[], TrafficStats | None],
-        traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC,
-        halt: Halt | None = None,
-        move: Move | None = None,
+        traffic: Callable[[], TrafficStats],
+        halt: Halt,
+        move: Move,
     ) -> None:
         """Starts the heartbeats. `progress` gives what went to and came from the switch for each of them, None if this
         worker is stopped and so shall have no connection, and `traffic` at any time; `on_ended` is called at most once,
