@@ -2,21 +2,37 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "numeric/check_word.hpp"
 #include "rig.hpp"
+#include "wire/bytes.hpp"
 
 namespace wiresum::worker {
 namespace {
 
 constexpr TimeNs kAtOnce = 100;
+constexpr std::uint32_t kSlotFirst = 16;
 
-/// Of four elements a packet.
+/// Of four elements a packet. The slots are not the lease's first.
 WorkerConfig checking(std::uint32_t slots = 1) {
   WorkerConfig config = small_config(slots);
   config.lanes = 5;
+  config.slot_first = kSlotFirst;
   config.check_word = true;
   return config;
+}
+
+/// The check word that a packet of four elements must have.
+std::int32_t check_word_of(const Sent& sent) {
+  std::vector<std::byte> payload(sent.bytes.begin() + wire::kHeaderBytes, sent.bytes.end());
+  numeric::write_check_word({.tensor = sent.header.tensor,
+                             .chunk = sent.header.chunk,
+                             .round = sent.header.round,
+                             .slot = sent.header.cell / 2U},
+                            payload.data(), 4);
+  return static_cast<std::int32_t>(wire::bytes::load32(payload.data(), 4 * wire::kWordBytes));
 }
 
 class CheckWords : public ::testing::Test {
@@ -62,6 +78,19 @@ TEST_F(CheckWords, APacketHasOneBehindItsElementsAndItDependsOnTheRound) {  // R
   EXPECT_EQ(job->values, iota(8));
 }
 
+TEST_F(CheckWords, IsAboutWhatItsHeaderSays) {  // R5.22
+  submit(6, 2);
+  std::size_t packets = 0;
+  for (std::vector<Sent> sent = rig->poll(); !sent.empty(); sent = rig->poll(), packets += 2) {
+    ASSERT_EQ(sent.size(), 2U);
+    for (const Sent& each : sent) {
+      EXPECT_EQ(each.lane(4), check_word_of(each));
+      rig->echo(each);
+    }
+  }
+  EXPECT_EQ(packets, 6U);
+}
+
 TEST_F(CheckWords, AWrongSumIsNotStoredAndIsAskedForAgainAtOnce) {  // R5.24
   for (std::size_t word = 0; word < 5; ++word) {
     submit();
@@ -92,7 +121,7 @@ TEST_F(CheckWords, ASumThatIsWrongTwiceEndsEverythingAndItsSlotIsKnown) {  // R5
   EXPECT_EQ(ended(), Status::kWrongSum);
   EXPECT_EQ(job->values, iota(12)) << "nothing is stored";
   EXPECT_EQ(rig->worker().stats().sums_wrong, 2U);
-  EXPECT_EQ(rig->worker().stats().slot_wrong, sent[2].slot + 1);
+  EXPECT_EQ(rig->worker().stats().slot_wrong, sent[2].header.cell / 2U + 1) << "of the lease, not of this thread";
 }
 
 TEST_F(CheckWords, ACopyOfAWrongSumIsNoSecondOne) {
@@ -170,6 +199,31 @@ TEST_F(CheckWords, WorkersThatReadAChunkByAnotherExponentHaveDiverged) {  // R5.
   theirs.header.tensor = meta.header.tensor ^ std::uint32_t{meta.header.exponent} << 16;
   rig->answer(theirs, {0, 0, 0, 0, 0});
   EXPECT_EQ(ended(), Status::kDiverged);
+}
+
+TEST_F(CheckWords, WorkersThatReadAChunkAsAnotherPlaneHaveDiverged) {  // R5.23
+  rig.emplace(checking());
+  Floats sum({1.0F, 0x1p-40F, 0x1p60F, 4.0F}, small_config());
+  sum.work.exact = true;
+  ASSERT_TRUE(rig->worker().submit(sum.work));
+  std::set<std::uint32_t> tensors;
+  rig->echo(only());  // which planes there are
+  for (std::vector<Sent> sents = rig->poll(); !sents.empty(); sents = rig->poll()) {
+    const Sent& sent = sents.front();
+    EXPECT_TRUE(tensors.insert(sent.header.tensor).second) << "two planes of a chunk differ in their tensor";
+    EXPECT_EQ((sent.header.tensor ^ sum.work.tensor) >> 24, 1U) << "no exponent is a plane";
+    EXPECT_EQ(sent.lane(4), check_word_of(sent));
+    rig->echo(sent);
+  }
+  EXPECT_GT(tensors.size(), 1U);
+  EXPECT_EQ(ended(), Status::kOk);
+}
+
+TEST_F(CheckWords, WhatAResultSaysOfIntegersChangesNothing) {  // R5.23
+  submit(2);
+  const Sent first = only();
+  rig->answer(first, lanes_of(first), 5);
+  EXPECT_EQ(only().header.tensor, first.header.tensor);
 }
 
 TEST_F(CheckWords, NoExponentOfABeginningIsThatOfNumbersThatAreNotFinite) {  // R5.27
