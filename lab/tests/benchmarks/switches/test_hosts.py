@@ -8,7 +8,7 @@ import pytest
 
 from wiresum_lab.benchmarks.program import Case
 from wiresum_lab.benchmarks.switches import hosts
-from wiresum_lab.benchmarks.switches.hosts import APART, GLOO, NARROW, SHARED, shape_of
+from wiresum_lab.benchmarks.switches.hosts import APART, CHECKED, GLOO, NARROW, SHARED, shape_of
 
 
 def bound_mbit(group: str, count: int = 2) -> float | None:
@@ -45,4 +45,6 @@ def test_workers_that_share_a_stream_sum_exactly_and_take_the_link_once(tmp_path
     arguments = ["--shapes", "2x2", "--bytes", "2000000", "--repetitions", "2", "--json", str(path)]
     assert hosts.main(arguments) == 0
     found = {record["group"]: record for record in json.loads(path.read_text())}
+    assert list(found) == [SHARED, CHECKED, NARROW, APART, GLOO]
+    assert found[CHECKED]["over_shared"] == found[SHARED]["seconds"] / found[CHECKED]["seconds"]
     assert found[SHARED]["goodput_mbit"] > found[APART]["bound_mbit"], "each of its own could not be so fast"

@@ -5,6 +5,7 @@ worker is one process with a group over each way to sum (`rank.py`); the groups 
 
     shared  the default: the workers of a host sum in shared memory first, and share one stream to the switch; a job on
             one host needs no switch (WIRESUM_SWITCH=local)
+    checked as `shared`, with check words (WIRESUM_CHECK_WORD)
     8bits   as `shared`, with lanes of 8 bits (WIRESUM_BITS)
     apart   each worker has a stream of its own (WIRESUM_SHARE=0)
     gloo    a ring of TCP connections, rank by rank, so that most neighbours are on one host
@@ -12,7 +13,7 @@ worker is one process with a group over each way to sum (`rank.py`); the groups 
 All ranks begin at the same moment, and the clock runs from the first rank's start to the last rank's end. Every sum is
 checked, element by element.
 
-With --loss, `apart` and `gloo` are left out, since they take long.
+With --loss, `apart` and `gloo` are left out, since they take long. --groups leaves out others.
 
 The bound: with `shared` a host's link carries the tensor once each way; with `apart`, once for each worker; with a
 ring, 2 (N - 1) / N of the tensor. On one host nothing crosses a link, and processors are the bound.
@@ -34,9 +35,9 @@ from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import STAR_DEVICE, Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, Site
 
-SHARED, NARROW, APART = "shared", "8bits", "apart"
-GROUPS = (SHARED, NARROW, APART, GLOO)
-LOSSY_GROUPS = (SHARED, NARROW)
+SHARED, CHECKED, NARROW, APART = "shared", "checked", "8bits", "apart"
+LOSSY_GROUPS = (SHARED, CHECKED, NARROW)
+GROUPS = (*LOSSY_GROUPS, APART, GLOO)
 WARM_UPS = 2
 
 
@@ -56,6 +57,7 @@ def started(star: Star, per_host: int, logs: Path) -> Ranks:
         shared = "local" if len(star.workers) == 1 else switch
         choices = [
             cases.choice(SHARED, switch=shared),
+            cases.choice(CHECKED, switch=shared, check_word=True),
             cases.choice(NARROW, switch=shared, bits=8),
             cases.choice(APART, switch=switch, share=False),
         ]
@@ -72,7 +74,8 @@ def measure(options: argparse.Namespace) -> list[Case]:
             for size in options.bytes:
                 alike = {"hosts": hosts, "workers": hosts * per_host, "bytes": size}
                 alike |= {"link_mbit": options.link_mbit, "loss": options.loss}
-                some = [Case({"group": group} | alike) for group in (LOSSY_GROUPS if options.loss else GROUPS)]
+                possible = LOSSY_GROUPS if options.loss else GROUPS
+                some = [Case({"group": group} | alike) for group in options.groups if group in possible]
                 prepare = partial(ranks.command, "prepare", size // 4, 1, 0.0)
                 take_turns(some, options.repetitions, WARM_UPS, prepare, partial(cases.go, ranks))
                 measured += some
@@ -80,7 +83,8 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    return cases.figures(case, bound_mbit(case)) | {"over_gloo": case.times(measured, group=GLOO)}
+    over = {f"over_{peer}": case.times(measured, group=peer) for peer in (SHARED, GLOO)}
+    return cases.figures(case, bound_mbit(case)) | over
 
 
 def shape_of(text: str) -> tuple[int, int]:
@@ -94,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = program.Options("hosts", __doc__, workers=None)
     parser.add("--shapes", [(2, 4), (4, 2), (1, 4)], "hosts x workers on each, like 2x4", type=shape_of)
     parser.add("--bytes", [1000, 4_000_000], "bytes of the tensors")
+    parser.add("--groups", list(GROUPS), "ways to sum", choices=GROUPS)
     parser.add("--loss", 0.0, "fraction of packets lost in each direction of every link")
     parser.add("--repetitions", 9, "repetitions of each case")
     return program.run(parser.parse_args(arguments), measure, figures)
