@@ -26,7 +26,7 @@ struct Counter {
   Sum sum = Sum::kAdd;
 };
 
-inline constexpr std::array<Counter, 23> kCounters{{
+inline constexpr std::array<Counter, 24> kCounters{{
     {"packets_sent", &TrafficStats::packets_sent},
     {"bytes_sent", &TrafficStats::bytes_sent},
     {"bytes_received", &TrafficStats::bytes_received},
@@ -38,6 +38,7 @@ inline constexpr std::array<Counter, 23> kCounters{{
     {"duplicates", &TrafficStats::duplicates},
     {"rejected", &TrafficStats::rejected},
     {"rtt_ns", &TrafficStats::rtt_smoothed_ns, Counter::Sum::kFirst},
+    {"rtt_least_ns", &TrafficStats::rtt_least_ns, Counter::Sum::kFirst},
     {"rto_ns", &TrafficStats::rto_ns, Counter::Sum::kFirst},
     {"window", &TrafficStats::window, Counter::Sum::kFirst},
     {"round_newest", &TrafficStats::round_newest, Counter::Sum::kNewestRound},

@@ -602,6 +602,7 @@ void Worker::fail(Status status) noexcept {
 
 void Worker::publish_estimates() noexcept {
   stats_.rtt_smoothed_ns = static_cast<std::uint64_t>(rtt_.smoothed());
+  stats_.rtt_least_ns = static_cast<std::uint64_t>(rtt_.least());
   stats_.rto_ns = static_cast<std::uint64_t>(rtt_.rto());
   stats_.window = window_.size();
 }

@@ -124,6 +124,7 @@ struct WorkerStats {
   std::uint64_t duplicates = 0;  // RESULTs for a round that is over
   std::uint64_t rejected = 0;    // malformed, foreign or impossible datagrams
   std::uint64_t rtt_smoothed_ns = 0;
+  std::uint64_t rtt_least_ns = 0;
   std::uint64_t rto_ns = 0;
   std::uint64_t window = 0;
   std::uint64_t round_newest = 0;   // the newest round any slot has used: 32 bits, in serial arithmetic

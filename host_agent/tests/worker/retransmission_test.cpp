@@ -445,6 +445,11 @@ TEST_F(Timers, LaterPacketsGiveRttSamplesUnlessRetransmitted) {
   single.now += 3 * kMillisecond;
   single.echo(sent.at(0));
   EXPECT_EQ(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
+  sent = single.poll();
+  single.now += 4 * kMillisecond;
+  single.echo(sent.at(0));
+  EXPECT_GT(single.worker().stats().rtt_smoothed_ns, 3'000'000u);
+  EXPECT_EQ(single.worker().stats().rtt_least_ns, 3'000'000u);
 }
 
 /// One slot, so one packet in flight, on a path whose round trip was 0.4 ms and is now longer.

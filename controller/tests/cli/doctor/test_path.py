@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from wiresum import join
-from wiresum.agent import SwitchUnreachableError
+from wiresum.agent import AggregatorStats, SessionStats, SparseStats, SwitchUnreachableError
 from wiresum.cli.doctor import path
-from wiresum.cli.doctor.path import Seen
+from wiresum.cli.doctor.finding import Level
+from wiresum.cli.doctor.path import Seen, Trial
+from wiresum.controller.jobs.limits import Limits
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.processes import Program, wiresum
 
@@ -88,6 +91,24 @@ def test_what_the_service_says_of_the_trials_job_is_kept() -> None:
     path._note(report(uncounted=True), NAME, seen)
     path._note(join.Report(), NAME, seen)
     assert seen == Seen(counted=10, results=4, slow="s1: it did not say")
+
+
+def trial(rtt_s: float) -> Trial:
+    part = AggregatorStats(switch="s1", rtt_least_ns=round(rtt_s * 1e9), rtt_ns=10**9)
+    sparse = SparseStats(*[0] * len(dataclasses.fields(SparseStats)))
+    stats = SessionStats(aggregators=(part,), transport="udp", sharing=(), sparse=sparse, exact_sums=0)
+    return Trial(wrong=0, numbers=1, seconds=1.0, lanes=360, stats=stats)
+
+
+def test_a_lease_is_held_against_what_a_far_path_holds() -> None:
+    assert Limits().slots_default == path.SLOTS_USUAL
+    assert not list(path._far([trial(0.0), trial(0.000999)])), "a queue on a near path is not its length"
+    (finding,) = path._far([trial(0.001), trial(0.05)])
+    assert (finding.check, finding.level) == ("far", Level.NOTE)
+    assert "takes 50 ms" in finding.what
+    assert "for each Gbit/s this path holds 6.2 MB, and the usual lease of 256 slots 0.4 MB" in finding.what
+    assert finding.why == "such a lease carries at most 59 Mbit/s here"
+    assert finding.advice.endswith("Each Gbit/s takes 4,341")
 
 
 @pytest.mark.slow

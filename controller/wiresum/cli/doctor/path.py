@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 
 from wiresum import join
 from wiresum.agent import AgentConfig, Dtype, JobAbortedError, Region, Session, SessionStats, TrafficStats, WiresumError
-from wiresum.cli.doctor.finding import Finding, ok, problem, warning
+from wiresum.cli.doctor.finding import Finding, note, ok, problem, warning
 from wiresum.cli.doctor.host import Drops, doubt_about_frames, drops
 from wiresum.cli.service import Service, ServiceError
 from wiresum.join import credentials
@@ -34,6 +35,10 @@ WATCH_S = 0.5
 """How often the service is asked, while the job runs, what the switch has counted."""
 SLOTS = 64
 """How many slots the job asks for: enough to measure, and no burden for other jobs."""
+SLOTS_USUAL = 256
+"""How many slots the service gives a job that asks for no number."""
+FAR_S = 0.001
+"""From this round trip on a usual lease may be too small for the path: its packets fill 3 Gbit/s."""
 JOB = "wiresum:job/"
 """Prefix of the names in a certificate that say which jobs its holder may join."""
 SAME_WAY = "training would fail in the same way"
@@ -85,6 +90,7 @@ def findings(config: AgentConfig, interfaces: Collection[str], mebibytes: int, s
         return
     lost = _drops_at(interfaces)
     yield _sums(trials)
+    yield from _far(trials)
     yield from _losses(trials, Drops(lost.no_buffer - before.no_buffer, lost.at_interface - before.at_interface))
 
 
@@ -237,6 +243,24 @@ def _sums(trials: list[Trial]) -> Finding:
         f"{WORKERS} workers summed {first.numbers << 2 >> 20} MiB through {_switches(len(first.stats.aggregators))}, "
         f"every bit right: round trip {rtt_us:,.0f} us, {gbit:.2f} Gbit/s to each worker, packets of {first.lanes} "
         "numbers",
+    )
+
+
+def _far(trials: list[Trial]) -> Iterator[Finding]:
+    """The rate of the path is not known: that of the interface may be far above it."""
+    far_s = max(part.rtt_least_ns for trial in trials for part in trial.stats.aggregators) * 1e-9
+    if far_s < FAR_S:
+        return
+    lease_bytes = 4 * SLOTS_USUAL * trials[0].lanes
+    held_bytes = far_s * 1e9 / 8
+    slots = math.ceil(held_bytes / (4 * trials[0].lanes))
+    yield note(
+        "far",
+        f"a packet takes {1e3 * far_s:.0f} ms to the switch and back: for each Gbit/s this path holds "
+        f"{held_bytes / 1e6:.1f} MB, and the usual lease of {SLOTS_USUAL} slots {lease_bytes / 1e6:.1f} MB",
+        f"such a lease carries at most {lease_bytes * 8e-6 / far_s:,.0f} Mbit/s here",
+        "if the path is faster, ask for more slots, a power of two: Options(slots=...) of a process group, or `wiresum "
+        f"jobs create --slots`. Each Gbit/s takes {slots:,}",
     )
 
 

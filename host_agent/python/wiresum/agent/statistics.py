@@ -26,6 +26,8 @@ class TrafficStats:
     duplicates: int = 0
     rejected: int = 0
     rtt_ns: int = 0
+    rtt_least_ns: int = 0
+    """The shortest round trip so far: that of the path without a queue, about."""
     rto_ns: int = 0
     window: int = 0
     round_newest: int = 0
