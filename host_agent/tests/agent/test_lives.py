@@ -99,6 +99,8 @@ class World:
         if fallback is not None and chance.random() < 0.3:
             fallback.squat()
         self.child_chance = random.Random(f"children {seed}")
+        self.start_s = 0.0
+        """What was drawn for the last child."""
         if fallback is not None:
             fallback.start_s, fallback.on_end = self._start_s, self._lose_child
         endpoints, share = ",".join(each.endpoint for each in self.services), chance.random() < 0.5
@@ -179,8 +181,10 @@ class World:
         return functools.partial(self._start, running.owner)
 
     def _start_s(self) -> float:
-        """Of the fallback's child; one may end instead, or not become ready."""
-        return self.child_chance.choice([0.0, 0.0, 1.0, 2.0, -1.0, 1.0 if self.mild else math.inf])
+        """Of the fallback's child; one may end instead, or not become ready. In a mild world the next one does."""
+        before = self.start_s
+        self.start_s = self.child_chance.choice([0.0, 0.0, 1.0, 2.0, -1.0, 1.0 if self.mild else math.inf])
+        return abs(self.start_s) if self.mild and before < 0.0 else self.start_s
 
     def _lose_child(self, running: Running) -> None:
         assert self.job.fallback is not None
