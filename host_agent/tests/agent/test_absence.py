@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import CUT_OFF_S, FALLBACK_S, Absence, Patience
+from wiresum.agent.absence import CUT_OFF_S, FALLBACK_S, Absence
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join import JoinReply
@@ -20,12 +20,13 @@ REFUSED = "Failed to connect to remote host: Connection refused"
 
 
 class Harness:
-    def __init__(self, reattach_s: float = 600.0, lost_s: float = 30.0, unanswered_s: float = 0) -> None:
+    def __init__(self, reattach_s: int = 600, *, has_fallback: bool = False) -> None:
         self.now = 0.0
         self.traffic = NO_TRAFFIC
         self.cut_off = ""
-        patience = Patience(reattach_s, lost_s, unanswered_s or reattach_s)
-        self.absence = Absence("the switch at x", patience, lambda: self.traffic, lambda: self.cut_off, self.now)
+        grant = JoinReply(reattach_ms=1000 * reattach_s, heartbeat_lost_ms=30_000)
+        traffic, cut_off = lambda: self.traffic, lambda: self.cut_off
+        self.absence = Absence("the switch at x", grant, traffic, cut_off, self.now, has_fallback=has_fallback)
 
     def wait(self, seconds: int, *, sent: int = 0, received: int = 0) -> WiresumError | None:
         """Lets seconds pass, in each of which the worker sends and receives so much; returns the error that ends the
@@ -98,10 +99,7 @@ def test_a_silent_switch_does_not_shorten_the_wait_for_a_stopped_service() -> No
 
 
 def test_it_does_if_the_job_can_go_on_at_a_fallback() -> None:
-    grant = JoinReply(reattach_ms=600_000, heartbeat_lost_ms=30_000)
-    assert Patience.of(grant, has_fallback=False) == Patience(600, 30, 600)
-    assert Patience.of(grant, has_fallback=True) == Patience(600, 30, FALLBACK_S)
-    harness = Harness(unanswered_s=FALLBACK_S)
+    harness = Harness(has_fallback=True)
     harness.absence.cause = REFUSED
     assert harness.wait(100) is None, "an idle worker has not asked it anything"
     harness.absence.hear("x", harness.now)

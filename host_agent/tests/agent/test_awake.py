@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import Absence, Patience
+from wiresum.agent.absence import Absence
 from wiresum.agent.awake import LOOK_S, AwakeClock
 from wiresum.agent.statistics import NO_TRAFFIC
+from wiresum.join import JoinReply
 
 
 class Time:
@@ -69,7 +70,9 @@ def test_all_clocks_of_a_process_share_one_thread(time: Time) -> None:
 
 
 def test_a_service_gets_its_full_time_after_this_process_was_stopped(time: Time) -> None:
-    absence = Absence("x", Patience(3, 30, 3), lambda: NO_TRAFFIC, lambda: "", time.clock.now())
+    absence = Absence(
+        "x", JoinReply(reattach_ms=3000, heartbeat_lost_ms=30_000), lambda: NO_TRAFFIC, lambda: "", time.clock.now()
+    )
     time.run(10)
     time.now += 600
     assert absence.error(time.clock.now()) is None, "it was us"

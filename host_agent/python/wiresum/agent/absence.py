@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
 from wiresum.agent.statistics import TrafficStats
@@ -30,22 +29,6 @@ FALLBACK_S = 5.0  # R7.24
 """Longer than a controller takes to start. A switch is silent too while another worker does not send."""
 LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
 """For last results: the pause between two looks, how many without a new one end it, and how many there are."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Seconds, as above."""
-
-    reattach_s: float
-    lost_s: float
-    unanswered_s: float
-    """Of a service that refuses and a switch that does not answer what is sent, or that nothing is sent to."""
-
-    @classmethod
-    def of(cls, grant: JoinReply, *, has_fallback: bool) -> Patience:
-        reattach_s = grant.reattach_ms / 1000
-        unanswered_s = min(reattach_s, FALLBACK_S) if has_fallback else reattach_s
-        return cls(reattach_s, grant.heartbeat_lost_ms / 1000, unanswered_s)
 
 
 class Silence:
@@ -91,16 +74,20 @@ class Absence:
     def __init__(
         self,
         where: str,
-        patience: Patience,
+        grant: JoinReply,
         traffic: Callable[[], TrafficStats],
         why_cut_off: Callable[[], str],
         now: float,
+        *,
+        has_fallback: bool = False,
     ) -> None:
         """`why_cut_off`: what is wrong with this host's own way to the switch, in words; empty if nothing is known."""
+        self._reattach_s, self._lost_s = grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000
+        self._unanswered_s = min(self._reattach_s, FALLBACK_S) if has_fallback else self._reattach_s
+        """Of a service that refuses and a switch that does not answer what is sent, or that nothing is sent to."""
         self.cause = ""
         """Why there was no connection last, as gRPC says it."""
         self._where = where
-        self._patience = patience
         self._why_cut_off = why_cut_off
         self._said = False
         self._heard_at = now
@@ -119,15 +106,14 @@ class Absence:
         away_s, quiet_s = now - self._heard_at, self._silence.seconds(now)
         unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
-        patience = self._patience
-        reattach_s = patience.unanswered_s if unanswered or stands_still else patience.reattach_s
-        if quiet_s >= (reattach_s if refused else max(patience.reattach_s, patience.lost_s)):
+        reattach_s = self._unanswered_s if unanswered or stands_still else self._reattach_s
+        if quiet_s >= (reattach_s if refused else max(self._reattach_s, self._lost_s)):
             return SwitchUnreachableError(
                 f"{self._where} does not answer, {away_s:.0f} s after it was last heard of ({self.cause}), and nothing "
                 f"comes from the switch: it was stopped, or the network to it fails. Look at its log, and start the "
                 f"job again"
             )
-        if not refused and quiet_s >= patience.lost_s and (why := self._why_cut_off()):
+        if not refused and quiet_s >= self._lost_s and (why := self._why_cut_off()):
             return SwitchUnreachableError(
                 f"this worker is cut off from {self._where}: {why}. For {quiet_s:.0f} s nothing came from the service "
                 f"nor from the switch. Mend this host's network, and start the job again"
@@ -143,7 +129,7 @@ class Absence:
 
     def left_s(self, now: float) -> float:
         """For which the service, if it was killed, may still be started again."""
-        return self._patience.reattach_s - self._silence.seconds(now)
+        return self._reattach_s - self._silence.seconds(now)
 
     def _say(self, away_s: float) -> None:
         if away_s >= ABSENCE_SAID_AFTER_S and not self._said:
@@ -151,5 +137,5 @@ class Absence:
             log.warning(
                 "%s has not answered for %.0f s (%s); the job goes on without it, while the switch sends results and "
                 "for up to %.0f s after",
-                self._where, away_s, self.cause or "silence", self._patience.reattach_s,
+                self._where, away_s, self.cause or "silence", self._reattach_s,
             )  # fmt: skip

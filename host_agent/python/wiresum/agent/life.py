@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wiresum import join as messages
-from wiresum.agent.absence import Absence, Patience, Silence
+from wiresum.agent.absence import Absence, Silence
 from wiresum.agent.control import RETRY_PAUSE_S
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import SessionClosedError, SwitchUnreachableError, WiresumError
@@ -163,10 +163,11 @@ class Life:
 
     def _watch(self) -> None:
         """From now on the service of this lease may be absent."""
-        grant = self.grant
-        patience = Patience.of(grant, has_fallback=bool(self.services.fallback))
-        worker = self.worker
-        self._absence = Absence(self._where, patience, worker.traffic, lambda: worker.why_cut_off(grant), self._now)
+        grant, worker = self.grant, self.worker
+        self._absence = Absence(
+            self._where, grant, worker.traffic, lambda: worker.why_cut_off(grant), self._now,
+            has_fallback=bool(self.services.fallback),
+        )  # fmt: skip
         self._silence = Silence(worker.traffic, self._now)
 
     def _open(self, phase: Phase) -> Phase:
