@@ -1,4 +1,4 @@
-"""The host agent: what a worker needs to take part in a job. `Session.join` is where to start."""
+"""The host agent lets a worker take part in a job; `Session.join` is the entry point."""
 
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (

@@ -1,13 +1,13 @@
-"""How long the join service has been away, and when that is the end of the job for this worker.
+"""This module decides when an absent join service means the end of the job for this worker.
 
-A job needs its service for nothing but its end. So while the switch sends results, a worker goes on without it for as
-long as that takes. Once nothing comes from the switch either, these are the bounds, of which the grant says the first
-two (docs/operations.md, "Who is lost, and when"):
+A job needs its service for nothing but its end. So while the switch sends results, a worker goes on without the service
+for as long as necessary. Once nothing comes from the switch either, these bounds hold, of which the grant says the
+first two (docs/operations.md, "Who is lost, and when"):
 
-- where the service was, connections are refused, or a standby answers: its process has ended, and it may be started
-  again (`reattach_s`). If the switch does not answer what this worker sends, or the worker stands still, and the job
-  has a fallback, it need not wait for that: `FALLBACK_S`;
-- nothing answers at all: its host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
+- connections to the service's address are refused, or a standby answers: the service's process has ended, and may be
+  started again (`reattach_s`). If the switch does not answer what this worker sends, or the worker stands still, and
+  the job has a fallback, the bound is `FALLBACK_S`;
+- nothing answers at all: the service's host may be frozen or cut off (the longer of `reattach_s` and `lost_s`);
 - nothing answers at all, and this host has lost the way (its address, its link, its route): `lost_s`;
 - nothing answers at all, and the switch does not answer what this worker sends: `CUT_OFF_S`.
 """
@@ -26,26 +26,26 @@ log = logging.getLogger(__name__)
 ABSENCE_SAID_AFTER_S = 2.0
 CUT_OFF_S = 120.0
 FALLBACK_S = 5.0  # R7.24
-"""Longer than a controller takes to start. A switch is silent too while another worker does not send."""
+"""The bound is longer than a controller takes to start. A switch is silent too while another worker does not send."""
 LOOK_S, STILL_LOOKS, LOOKS_MAX = 0.01, 10, 500
-"""For last results: the pause between two looks, how many without a new one end it, and how many there are."""
+"""Last results: the pause between two looks, how many looks without a new one suffice, and the most looks."""
 
 
 class Silence:
-    """Of the switch. `now` is in seconds, of any clock."""
+    """Measures how long the switch has been silent. `now` is in seconds, of any clock."""
 
     def __init__(self, traffic: Callable[[], TrafficStats], now: float) -> None:
         self._read_traffic = traffic
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """It begins now."""
+        """Restarts the silence at `now`."""
         self._traffic, self._since = self._read_traffic(), now
         self.unanswered = 0
-        """Packets that this worker has sent meanwhile."""
+        """Packets that this worker has sent during the silence."""
 
     def seconds(self, now: float) -> float:
-        """How long nothing has come."""
+        """Returns for how many seconds nothing has come."""
         traffic = self._read_traffic()
         if traffic.bytes_received != self._traffic.bytes_received:
             self._since = now
@@ -57,9 +57,9 @@ class Silence:
 
 
 def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[float], bool]) -> None:
-    """Those of collectives that a worker which has left took part in come all the same, and this process may have stood
-    still since they were sent. It may do so again, so looks count, and not seconds. `pause` waits for so many, and
-    returns whether this worker leaves, too."""
+    """Waits for late results: collectives that a worker which has left took part in still complete, and this process
+    may have stood still since. The loop counts looks, not seconds, because the process may stand still again. `pause`
+    waits for so many seconds, and returns whether this worker leaves, too."""
     results, still = traffic().results, 0
     for _ in range(LOOKS_MAX):
         if still == STILL_LOOKS or pause(LOOK_S):
@@ -69,7 +69,7 @@ def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[flo
 
 
 class Absence:
-    """From what was last heard of the service. `now` is in seconds, of any clock."""
+    """The service's absence, since anything was last heard of the service. `now` is in seconds, of any clock."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Absence:
         *,
         has_fallback: bool = False,
     ) -> None:
-        """`why_cut_off`: what is wrong with this host's own way to the switch, in words; empty if nothing is known."""
+        """`why_cut_off` says what is wrong with this host's own way to the switch; empty if nothing is known."""
         self._reattach_s, self._lost_s = grant.reattach_ms / 1000, grant.heartbeat_lost_ms / 1000
         self._unanswered_s = min(self._reattach_s, FALLBACK_S) if has_fallback else self._reattach_s
-        """Of a service that refuses and a switch that does not answer what is sent, or that nothing is sent to."""
+        """The bound for a service that refuses, and a switch that gets no packets or does not answer."""
         self.cause = ""
-        """Why there was no connection last, as gRPC says it."""
+        """gRPC's text for why the last connection failed."""
         self._where = where
         self._why_cut_off = why_cut_off
         self._said = False
@@ -94,7 +94,7 @@ class Absence:
         self._silence = Silence(traffic, now)
 
     def hear(self, endpoint: str, now: float) -> None:
-        """From the service, at this endpoint."""
+        """Notes that the service was heard from, at this endpoint."""
         if self._said:
             log.warning("the join service answers again, at %s", endpoint)
         self._said = False
@@ -102,7 +102,8 @@ class Absence:
         self._silence.reset(now)
 
     def error(self, now: float, *, stands_still: bool = False) -> WiresumError | None:
-        """None: it may still come back. `stands_still`: the worker sends nothing before it has heard of the service."""
+        """Returns None while the service may still come back. `stands_still`: the worker sends nothing before it has
+        heard of the service."""
         away_s, quiet_s = now - self._heard_at, self._silence.seconds(now)
         unanswered = self._silence.unanswered
         refused = "refused" in self.cause or STANDS_BY in self.cause
@@ -128,7 +129,7 @@ class Absence:
         return None
 
     def left_s(self, now: float) -> float:
-        """For which the service, if it was killed, may still be started again."""
+        """Returns for how many more seconds a service that was killed may still be started again."""
         return self._reattach_s - self._silence.seconds(now)
 
     def _say(self, away_s: float) -> None:

@@ -1,14 +1,14 @@
 """A worker's memberships at all aggregators of its job: one, or several.
 
 An aggregator is a switch with a join service of its own, and none knows of the others: the job has a number, a key, a
-lease and rounds at each. That all of them serve one job is the workers' business alone. It rests on three rules:
+lease and rounds at each. Only the workers know that all aggregators serve one job. This rests on three rules:
 
-- Every worker is at the same aggregators, in the same order: collectives are dealt over them without talking. The
-  order is that of their names. Workers that call them differently find out in their first sum (session.py).
+- Every worker is at the same aggregators, in the same order: collectives are dealt over them without talking. The order
+  is alphabetical, by name. Workers that call them differently find out in their first sum (session.py).
 - Joining goes from one to the next in that order, for all jobs, so that two jobs which want the same aggregators do not
   each hold one and wait for the other.
-- A worker attends wherever it has joined, from that moment on. So whatever ends the job at one aggregator is known to
-  all workers, also to those that still wait for a place at the next, and each then leaves them all.
+- A worker attends wherever it has joined, from the moment of joining. So an end of the job at one aggregator is known
+  to all workers, also to those that still wait for a place at the next, and each then leaves them all.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from wiresum.join.lanes import lanes_of_mtu
 
 Bind = Callable[[str, int, tuple[int, int]], int]
 """Binds so many consecutive UDP ports at an address of this host, from the first to the last if these are not 0, and
-returns the first. Before the job is joined, since joining says where they are."""
+returns the first. Binding precedes joining, since a join request names the ports."""
 
 
 class Moving(Protocol):
-    """Halts the data path to the aggregator of that index, where the job has so many slots, and moves it: as in
+    """Halts the data path to the aggregator of an index, where the job has so many slots, and moves the path: as in
     life.py."""
 
     def halt(self, aggregator: int, slots: int) -> bytes: ...
@@ -49,17 +49,17 @@ class Moving(Protocol):
 
 @dataclass(frozen=True)
 class Aggregator:
-    """One that was joined."""
+    """An aggregator that was joined."""
 
     switch: str
-    """Its control endpoint, and those of its standbys."""
+    """Control endpoints of the aggregator and its standbys."""
     address: str
-    """This worker's own, towards it."""
+    """This worker's own address towards the aggregator."""
     membership: Membership
 
 
 class Aggregators:
-    """Made by `join`. Any thread may call any method."""
+    """All joined aggregators, made by `join`. Any thread may call any method."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Aggregators:
         traffic: Callable[[int], TrafficStats],
     ) -> None:
         self.ended: WiresumError | None = None
-        """Why the job has ended at one of them."""
+        """The reason why the job has ended at one of the aggregators."""
         self._joined: list[Aggregator] = []
         self._abort = Abort()
         self._interruption = interruption
@@ -96,14 +96,14 @@ class Aggregators:
         fallback: Fallback | None = None,
         world: World = WORLD,
     ) -> Aggregators:
-        """Returns when the job has been granted by all aggregators of the configuration. If one of them will not have
-        it, those before it have been left. Raises a `JoinError`, why the job ended meanwhile, what `bind` raises, or
-        what `interruption` says.
+        """Returns when the job has been granted by all aggregators of the configuration. If one of them refuses, those
+        before it have been left. Raises a `JoinError`, the job's end meanwhile, what `bind` raises, or what
+        `interruption` says.
 
-        `progress` gives what went to and came from the aggregator of that index for a heartbeat (None if this worker is
-        stopped), and `traffic` at any time. `on_ended` is called at most once, in another thread, when the job has
-        ended at any of them for a reason that is not ours. `moving`: what moves the data path to another lease. All of
-        them may be called before this returns. `fallback`: of a job with one aggregator."""
+        `progress` gives the traffic with the aggregator of an index for a heartbeat (None if this worker is stopped),
+        and `traffic` at any time. `on_ended` is called at most once, in another thread, when the job has ended at any
+        aggregator for a reason that is not ours. `moving` moves the data path to another lease. All of them may be
+        called before this returns. `fallback` is for a job with one aggregator."""
         if config.switch == LOCAL:
             raise JoinError(
                 f"cannot join job '{job_name}': WIRESUM_SWITCH=local is for PyTorch, whose rank 0 starts a switch. "
@@ -145,11 +145,11 @@ class Aggregators:
         return len(self._joined)
 
     def __iter__(self) -> Iterator[Aggregator]:
-        """In the order in which collectives are dealt over them."""
+        """Iterates in the order in which collectives are dealt over the aggregators."""
         return iter(self._joined)
 
     def diagnose(self, tensor: int) -> str:
-        """Who lags in the collective with this tag, in a sentence. Does not raise."""
+        """Returns a sentence on who lags in the collective with this tag. Does not raise."""
         diagnoses, silent = {}, []
         for aggregator in self._joined:
             try:
@@ -159,7 +159,7 @@ class Aggregators:
         return "; ".join(silent) if silent else describe(diagnoses, tensor)
 
     def own_stop(self) -> str:
-        """A sentence, if this process itself was stopped lately; otherwise empty."""
+        """Returns a sentence if this process itself was stopped lately; otherwise ""."""
         return next(filter(None, (aggregator.membership.own_stop() for aggregator in self._joined)), "")
 
     def abort(self, reason: str) -> None:
@@ -168,7 +168,7 @@ class Aggregators:
             aggregator.membership.abort(reason)
 
     def leave(self) -> None:
-        """Leaves all. Idempotent, bounded, does not raise."""
+        """Leaves all aggregators. Idempotent, bounded, does not raise."""
         for aggregator in self._joined:
             aggregator.membership.leave()
         self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
@@ -186,7 +186,7 @@ class Aggregators:
         )
 
     def _hear(self, error: WiresumError) -> None:
-        """The first end is the cause; what the others say follows from it."""
+        """The first end is the cause; later ones follow from it."""
         with self._lock:
             if self.ended is not None:
                 return
@@ -195,7 +195,7 @@ class Aggregators:
         self._on_ended(error)
 
     def _check(self, job_name: str) -> None:
-        """Raises a `JoinError` if what was granted does not go together."""
+        """Raises a `JoinError` if the grants do not go together."""
         self._interruption.check()
         lanes = {aggregator.membership.grant.lanes for aggregator in self._joined}
         if len(lanes) > 1:
@@ -208,5 +208,5 @@ class Aggregators:
 
 
 def _in_tenths(seconds: float) -> float:
-    """Rounded up, for people."""
+    """Rounds up, for people."""
     return max(0.1, math.ceil(10 * seconds) / 10)

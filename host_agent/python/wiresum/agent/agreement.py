@@ -1,7 +1,7 @@
-"""Checks that all ranks were given the same, where a difference would make their results differ in silence.
+"""This module checks that all ranks were given the same, where a difference would silently change their results.
 
-The ranks exchange one hash of what they were given. Only if hashes differ do they exchange it in words, and all of them
-raise the same error, which names what differs and at which ranks. A rank that refuses what it was given takes part as
+The ranks exchange one hash of what they were given. Only if hashes differ do they exchange descriptions, and all of
+them raise the same error, which names the differences and the ranks. A rank that refuses its arguments takes part as
 well, since the others would wait for it.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Gather: TypeAlias = Callable[[bytes], Sequence[bytes]]
-"""Exchanges messages of one length. Returns those of all ranks, by rank."""
+"""Exchanges messages of one length. Returns the messages of all ranks, by rank."""
 
 _DIFFERENCES_SHOWN_MAX = 5
 _VALUE_CHARACTERS_MAX = 200
@@ -25,8 +25,8 @@ _NOTHING = "nothing"
 def require_agreement(what: str, describe: Callable[[], Mapping[str, Any]], gather: Gather) -> None:
     """Compares what `describe` returns: names, with numbers, text, None, or sequences or mappings of these.
 
-    It may raise instead, for arguments that this rank refuses. If it raises at all ranks, each raises its own error.
-    Otherwise a ValueError at all ranks says what differs. `what` is the subject of its text, in the plural.
+    `describe` may raise instead, for arguments that this rank refuses. If it raises at all ranks, each raises its own
+    error. Otherwise a ValueError at all ranks says what differs. `what` is the subject of its text, in the plural.
     """
     error: Exception | None = None
     try:
@@ -55,7 +55,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The values of nested mappings, as text."""
+    """Yields the values of nested mappings, as text."""
     for name, value in parts.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -64,7 +64,7 @@ def _flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _written(mine: Mapping[str, Mapping[str, str]]) -> bytes:
-    """What a rank says in words: long values are cut, and so is a description that is too long for an error."""
+    """Returns the rank's description: long values are cut, and so is a description that is too long for an error."""
     ((kind, parts),) = mine.items()
     message = json.dumps({kind: {name: _cut(value) for name, value in parts.items()}}).encode()
     return message if len(message) <= _DESCRIPTION_BYTES_MAX else json.dumps({kind: {}}).encode()
@@ -84,7 +84,7 @@ def _gather_unequal(message: bytes, gather: Gather) -> list[bytes]:
 
 
 def _read(message: bytes) -> dict[str, dict[str, str]]:
-    """What another rank says."""
+    """Decodes the description of another rank."""
     try:
         ((kind, parts),) = json.loads(message).items()
         return {str(kind): {str(name): str(value) for name, value in parts.items()}}
@@ -93,7 +93,7 @@ def _read(message: bytes) -> dict[str, dict[str, str]]:
 
 
 def _disagreement(what: str, everybody: Sequence[Mapping[str, Mapping[str, str]]]) -> str:
-    """The text is a function of what all ranks have received."""
+    """Returns the error's text, which depends only on what all ranks have received."""
     if refused := {rank: one["error"].get("", _NOTHING) for rank, one in enumerate(everybody) if "error" in one}:
         said = "; ".join(f"{ranks_text([rank])} says: {text}" for rank, text in refused.items())
         return f"{what} are refused at {ranks_text(list(refused))}, and so at all ranks. {said}"

@@ -1,7 +1,7 @@
-"""Whether this process itself was stopped for a while: by SIGSTOP, a debugger, a host that slept or starved it, or a
-call that held the interpreter's lock.
+"""A clock that detects whether this process itself was stopped for a while: by SIGSTOP, a debugger, a host that slept
+or starved it, or a call that held the interpreter's lock.
 
-While it was, nobody else was at fault: what was not heard counts to nobody, and an error that follows says so. One who
+A stopped process must blame nobody: its silence counts to nobody, and an error that follows says so. A thread that
 looks at the clock every LOOK_S, and finds that far more time has gone by, was stopped.
 """
 
@@ -15,15 +15,15 @@ from wiresum.agent.periodic import Periodic
 
 LOOK_S = 0.5
 STOPPED_S_MIN = 2.0
-"""Less is a busy host."""
+"""A shorter gap means only a busy host."""
 REMEMBERED_S = 60.0
-"""How long after it the errors may be due to it."""
+"""Errors may be due to a stop for so many seconds after it."""
 
 _looks = Periodic("wiresum-awake", LOOK_S)
 
 
 def _boot_time() -> float:
-    """It goes on while the host sleeps, as Linux's monotonic clock does not."""
+    """This clock goes on while the host sleeps, unlike Linux's monotonic clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -34,13 +34,13 @@ class AwakeClock:
         self._clock = clock
         self._lock = threading.RLock()
         self._looked_at: float | None = None
-        """None: nobody watches."""
+        """None means that nobody watches."""
         self._stopped_s = 0.0
         self._last_stop_s = 0.0
         self._resumed_at = 0.0
 
     def watch(self) -> None:
-        """From now on somebody looks, until `unwatch`. Before, every second counts."""
+        """Starts the looks, until `unwatch`. Before, every second counts."""
         self._looked_at = self._clock()
         _looks.add(self.now)
 
@@ -61,7 +61,7 @@ class AwakeClock:
             return now - self._stopped_s
 
     def explain(self) -> str:
-        """A sentence on the last stop, if it is so recent that it may be why something failed now; otherwise empty."""
+        """Returns a sentence on the last stop, if recent enough to be why something failed now; otherwise ""."""
         self.now()
         if not self._last_stop_s or self._clock() - self._resumed_at > REMEMBERED_S:
             return ""

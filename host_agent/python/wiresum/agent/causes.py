@@ -1,4 +1,4 @@
-"""Why a data path failed, in words: what the data path says of itself, put together with what the aggregators say."""
+"""This module says in words why a data path failed, from the reports of the data path and of the aggregators."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 GREETING_TIMEOUT_S = 10.0
 FIXED_LANES = "Where a controller programs the switch, `lanes` in its configuration says how large they are"
 TOO_LARGE = (errno.EMSGSIZE, errno.EINVAL)
-"""What the kernel says of a packet, or of a train of them, that the MTU does not let through."""
+"""Errors by which the kernel refuses a packet, or a train of them, that is larger than the MTU."""
 
 
 class Causes:
-    """Of one worker's data path. Any thread may call any method; asking the aggregators takes a bounded while."""
+    """Explains failures of one worker's data path. Any thread may call any method; asking the aggregators takes a
+    bounded while."""
 
     def __init__(self, aggregators: Aggregators, job_name: str) -> None:
         self._aggregators = aggregators
         self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
 
     def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
-        """Why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible", "wrong-sum"
-        or "aborted". `states` are in the aggregators' order. `greeted`: has the first sum come back right?"""
+        """Explains why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible", "wrong-sum"
+        or "aborted". `states` are in the aggregators' order. `greeted`: the first sum has come back right."""
         sequence = tensor & 0xFFFF
         if status == "diverged" and greeted:
             return DivergedError(
@@ -83,7 +84,8 @@ class Causes:
         return SwitchUnreachableError(text, translated=translated)
 
     def of_shrunken_path(self, index: int) -> SwitchUnreachableError | None:
-        """After the kernel did not take a packet for its size. None if packets fit again: then it was sent again."""
+        """Explains why the kernel refused a packet for its size. Returns None if packets fit again: then the packet was
+        resent."""
         aggregator = list(self._aggregators)[index]
         mtu_bytes = path_mtu(aggregator.address, aggregator.membership.grant.switch_endpoint.address)
         if mtu_bytes is None or mtu_bytes >= _packet_bytes(aggregator):
@@ -96,7 +98,7 @@ class Causes:
         )
 
     def _which_sum(self, states: Sequence[TrafficStats]) -> str:
-        """That was wrong twice."""
+        """Names the sum that was wrong twice."""
         parts = zip(self._aggregators, states, strict=True)
         aggregator, slot = next((one, state.slot_wrong - 1) for one, state in parts if state.slot_wrong)
         return (
@@ -108,7 +110,7 @@ class Causes:
         )
 
     def _what_was_not_sent(self, states: Sequence[TrafficStats]) -> str:
-        """What the system said of packets that it did not take, if there were any."""
+        """Returns the system's reason for packets that could not be sent, if there were any."""
         return "".join(
             f". This host could not send {state.send_failures} packets to {_data_ports(aggregator)}; it said last: "
             f"{os.strerror(state.transport_error)}"
@@ -126,7 +128,7 @@ class Causes:
         )
 
     def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]]) -> tuple[str, str]:
-        """Why, and the part of it that is about translated addresses."""
+        """Returns the reason, and the part of it that is about translated addresses."""
         for aggregator, state in parts:
             if state.transport_error:
                 return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}", ""
@@ -149,7 +151,7 @@ def _why_nothing_comes(aggregator: Aggregator) -> tuple[str, str]:
 
 
 def _why_translated(aggregator: Aggregator) -> str:
-    """What the service knows of the workers' addresses; empty also if it does not answer."""
+    """Returns what the service knows of the workers' addresses; "" also if the service does not answer."""
     try:
         return why_translated(aggregator.membership.diagnose())
     except SwitchUnreachableError:

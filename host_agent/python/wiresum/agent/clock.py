@@ -1,7 +1,7 @@
-"""Time, and threads that wait: all that the modules of this package know of either is one object.
+"""Time, and threads that wait: all modules of this package take both from one object.
 
-Where time is a rule, a module has a `Clock`, and waits by it alone. A test gives it one of virtual time, in which the
-same threads take turns (wiresum_lab/clocks/for_threads.py).
+A module whose rules depend on time has a `Clock`, and waits by that alone. A test gives it one of virtual time, in
+which the same threads take turns (wiresum_lab/clocks/for_threads.py).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Clock:
     """Any thread may call any method."""
 
     def now(self) -> float:
-        """Seconds; only differences mean something."""
+        """Returns seconds; only differences mean something."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Returns at once if the event is set, and at the latest after so long. Whether it is set."""
+        """Waits until the event is set, at most so many seconds. Returns whether the event is set."""
         return event.wait(seconds)
 
     def wait_for(self, is_true: Callable[[], bool], until: float) -> bool:
-        """For what no event tells. Whether it is true."""
+        """Polls a condition that no event announces. Returns whether the condition holds."""
         return sleep_until(is_true, until)
 
     def take(self, items: queue.SimpleQueue[T], seconds: float) -> T | None:
-        """The next one; None if there is none for so long."""
+        """Takes the next item; returns None if there is none for so many seconds."""
         with contextlib.suppress(queue.Empty):
             return items.get(timeout=None if seconds == math.inf else seconds)
         return None
@@ -44,7 +44,7 @@ class Clock:
         time.sleep(seconds)
 
     def start(self, target: Callable[[], object], name: str) -> threading.Thread:
-        """Of a daemon. Raises a `RuntimeError` if there can be no further thread."""
+        """Starts a daemon thread. Raises a `RuntimeError` if there can be no further thread."""
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         return thread

@@ -1,10 +1,10 @@
 """The way to the join service: gRPC, without its fork handlers, and a channel to one control endpoint at a time.
 
 gRPC and fork(): gRPC's own handlers, where they run, stop all gRPC threads before each fork, which takes up to a second
-while a stream is open, and does not bring the stream to the child anyway. What a training process forks is a
-DataLoader's worker, which needs no gRPC. So the handlers are turned off, unless the user has set
-GRPC_ENABLE_FORK_SUPPORT, and in a child a membership is inert. A child may keep the connection open when its parent
-is killed; then nobody answers the service's pings, and it notices by that.
+while a stream is open, and do not bring the stream to the child anyway. A training process forks DataLoader workers,
+which need no gRPC. So the handlers are turned off, unless the user has set GRPC_ENABLE_FORK_SUPPORT, and in a child a
+membership is inert. A child may keep the connection open when its parent is killed; then nobody answers the service's
+pings, and the service notices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wiresum.agent.world import WORLD, World
 
 
 def _import_grpc_without_fork_handlers() -> Any:
-    """gRPC reads the variable when it starts; it is taken back for the sake of processes that this one starts."""
+    """gRPC reads the variable when it starts; the variable is unset again for processes that this one starts."""
     unset = "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
     if unset:
         os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -58,10 +58,10 @@ _CHANNEL_OPTIONS = (
 
 
 class Control:
-    """The endpoints of the configuration, of which one is talked to. Any thread may call any method."""
+    """The endpoints of the configuration, of which one is connected. Any thread may call any method."""
 
     def __init__(self, config: AgentConfig, world: World = WORLD) -> None:
-        """Raises `CredentialsError`."""
+        """Raises `CredentialsError` for unusable credentials."""
         assert "+" not in config.switch, "a control channel is one aggregator's"
         self._config, self._world = config, world
         self._lock = threading.RLock()
@@ -71,7 +71,7 @@ class Control:
 
     @property
     def endpoint(self) -> str:
-        """The one in use, host:port."""
+        """The endpoint in use, host:port."""
         return self._endpoint
 
     def stub(self) -> join_pb2_grpc.JoinServiceStub:
@@ -79,7 +79,7 @@ class Control:
             return join_pb2_grpc.JoinServiceStub(self._channel)
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Could the service at this endpoint let a job begin now? False also if it does not answer."""
+        """Returns whether the service could let a job begin now. False also if the service does not answer."""
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         with self._lock:
@@ -91,8 +91,8 @@ class Control:
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def reconnect(self, to: str = "") -> None:
-        """A fresh connection, to this endpoint; empty: to the next one, since a standby may have taken over. Raises
-        `CredentialsError`, as the files may have changed since: then there is none, until it is called again."""
+        """Connects afresh, to this endpoint; empty: to the next one, since a standby may have taken over. Raises
+        `CredentialsError` if the files have become unusable: then there is no connection until the next call."""
         with self._lock:
             if self._closed:
                 return
@@ -116,7 +116,7 @@ class Control:
 
 
 def code_of(error: Any) -> str:
-    """The name of gRPC's status code. CANCELLED too for a call on a channel that was closed, which gRPC answers with a
+    """Returns the name of gRPC's status code; CANCELLED also for a call on a closed channel, which gRPC answers with a
     plain ValueError."""
     return str(error.code().name) if isinstance(error, grpc.RpcError) else "CANCELLED"
 
@@ -127,13 +127,13 @@ def details(error: Any) -> str:
 
 
 def is_from_service(error: Any) -> bool:
-    """Did the service say so, or did gRPC fail to reach it? The status code is the same for both."""
+    """Tells a refusal by the service from gRPC's failure to reach the service. The status code is the same for both."""
     return any(key == messages.REFUSED_KEY for key, _ in _trailers(error))
 
 
 def ask_again_after_s(error: Any) -> float | None:
-    """None if asking again gives nothing else. The connection failed or broke, the service is just ending something, or
-    it has too much to do now, and says when it will have less, or gRPC says so in its place."""
+    """Returns None if asking again cannot help. Asking again helps if the connection failed or broke, or if the service
+    is just ending something or overloaded; the service, or gRPC in its place, says when there will be less to do."""
     for key, value in _trailers(error):
         if key == messages.RETRY_KEY:
             return max(RETRY_PAUSE_S, int(value) / 1000)
