@@ -1,7 +1,7 @@
-"""What the environment says about how this worker should join: the `WIRESUM_*` variables.
+"""The `WIRESUM_*` variables of the environment say how this worker should join.
 
-Each setting is defined once, as a field of `AgentConfig`; its variable, what it may be, `wiresum settings` and the
-table in docs/torch.md follow from that. A few fields have no variable: only code chooses them, for one session.
+Each setting is defined once, as a field of `AgentConfig`; its variable, its limits, `wiresum settings` and the table in
+docs/torch.md follow from that. A few fields have no variable: only code chooses them, for one session.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from wiresum.join.constants import (
 PORT_MAX = 65535
 JOIN_TIMEOUT_S_MAX = 86_400.0
 CONTROL_ENDPOINTS_MAX = 8
-"""For each aggregator."""
+"""The most control endpoints of one aggregator."""
 PRECISIONS = ("auto", "adaptive", "exact", "block")
 TRANSPORTS = ("udp", "xdp", "dpdk")
 PLAIN = "plain"
-"""As the device of udp: each datagram is sent and received by itself."""
+"""A device of udp: each datagram is sent and received by itself."""
 AUTO, OFF = "auto", "off"
 LOCAL = "local"
-"""For `switch`: PyTorch's rank 0 starts one, and says where."""
+"""A value of `switch`: PyTorch's rank 0 starts a switch, and says where."""
 DEVICE_BYTES_MAX = 4096
 
 
@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 PREFIX = "WIRESUM_"
 _LIST = "`wiresum settings` lists all"
 _LIKENESS_MIN = 0.75
-"""How much a variable's name must be like a setting's to be taken for a misspelt one (difflib's ratio)."""
+"""The least likeness of a variable's name to a setting's to be taken for a misspelling (difflib's ratio)."""
 OTHER_VARIABLES = {
     "WIRESUM_PYTHON": "the interpreter of libwiresum's sidecar",
     "WIRESUM_SIMD": "the instruction set for rounding and adding, for tests",
     "WIRESUM_SWITCH_OPTIONS": "options of the systemd unit of `wiresum switch`",
 }
-"""What else the environment may say, to others than `AgentConfig`."""
+"""Variables that others than `AgentConfig` read."""
 _warned_of: set[str] = set()
 _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 """Kubernetes sets such variables in every container, for each of its services: one may be called wiresum-switch."""
@@ -60,25 +60,25 @@ _OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$")
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a field of `AgentConfig` besides its name and type."""
+    """Properties of a field of `AgentConfig` besides its name and type."""
 
     help: str
-    """In Markdown, on one line. A field that only code chooses has none, nor a variable."""
+    """The help text, in Markdown, on one line. A field that only code chooses has no help, nor a variable."""
     default_shown: str = ""
-    """For people, where that is not the value itself."""
+    """The default as shown to people, if that is not the value itself."""
     problem: Callable[[Any], str] = lambda value: ""
-    """What is wrong with a value, or ""."""
+    """Returns what is wrong with a value, or ""."""
     parse: Callable[[str], Any] = str
-    """From the variable's text; raises a ValueError that says what is needed."""
+    """Parses the variable's text; raises a ValueError that says what is needed."""
     secret: bool = False
-    """Is the value left out of errors, which end up in logs?"""
+    """A secret value is left out of errors, which end up in logs."""
     agreed: bool = False
-    """Do sums come out wrong, or not at all, if workers of a job have different values?"""
+    """Sums come out wrong, or not at all, if workers of a job have different values."""
     variable: str = ""
-    """Empty: only code chooses the field."""
+    """The name of the variable; empty: only code chooses the field."""
 
     def named(self, field_name: str) -> str:
-        """The setting as people know it."""
+        """Returns the setting's name as people know it."""
         return f"{self.variable} ({field_name})" if self.variable else field_name
 
 
@@ -101,7 +101,7 @@ def _within(least: int, most: int) -> Callable[[int], str]:
 
 
 def _endpoints_of(switch: str) -> list[list[str]]:
-    """Of each aggregator those of the active service and its standbys, with their ports."""
+    """Returns for each aggregator the endpoints of its active service and standbys, with their ports."""
     if switch == LOCAL:
         return [[LOCAL]]
     parts = [[endpoint.strip() for endpoint in part.split(",")] for part in switch.split("+")]
@@ -171,7 +171,7 @@ def _address_problem(address: str) -> str:
 
 
 def _ports_of(text: str) -> tuple[int, int]:
-    """First and last; (0, 0) for none. Raises a ValueError."""
+    """Returns the first and the last port; (0, 0) for none. Raises a ValueError."""
     first, dash, last = text.partition("-")
     ports = [int(port) if port.isascii() and port.isdigit() else 0 for port in (first, last if dash else first)]
     if text and not 1 <= ports[0] <= ports[1] <= PORT_MAX:
@@ -201,7 +201,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 
 def _setting(default: Any, help: str = "", **more: Any) -> Any:  # noqa: A002
-    """A field. Its variable follows from its name, and its parser from the default's type."""
+    """Makes a field. Its variable follows from its name, and its parser from the default's type."""
     parse = {bool: _boolean, int: _integer}.get(type(default), str)
     setting = Setting(help, **{"parse": parse} | more)
     return field(default=default, repr=not setting.secret, metadata={"setting": setting})
@@ -209,7 +209,8 @@ def _setting(default: Any, help: str = "", **more: Any) -> Any:  # noqa: A002
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Every value is checked, wherever it comes from: a `ValueError` names the field and its variable."""
+    """The settings of one worker. Every value is checked, wherever it comes from: a `ValueError` names the field and
+    its variable."""
 
     switch: str = _setting(
         f"127.0.0.1:{CONTROL_PORT}",
@@ -315,9 +316,9 @@ class AgentConfig:
     slots: int = _setting(0, problem=_within(0, LEASE_SLOTS_MAX))
     """Chunks in flight, at each aggregator; 0: the service decides."""
     sparse: bool = _setting(True, agreed=True)
-    """Do all-reduces find blocks of zeros, and not send them?"""
+    """All-reduces find blocks of zeros, and do not send them."""
     global_rank: int = _setting(-1)
-    """This worker's rank in its whole program, for messages to people, where its job is of a subgroup; -1: the same."""
+    """This worker's rank in its whole program, for messages to people, if its job is of a subgroup; -1: the same."""
     join_timeout_s: float = _setting(
         300.0, problem=lambda s: "" if 0 < s <= JOIN_TIMEOUT_S_MAX else f"it must be over 0, to {JOIN_TIMEOUT_S_MAX}"
     )
@@ -359,7 +360,7 @@ class AgentConfig:
                 )
 
     def _device_problem(self) -> str:
-        """What is asked of a transport over a device that it cannot do, or "" if nothing."""
+        """Returns a requirement that a transport over a device cannot meet, or ""."""
         if "+" in self.switch:
             return "it serves one aggregator, and WIRESUM_SWITCH names several"
         if self.transport_kind == "dpdk" and not self.device:
@@ -370,7 +371,7 @@ class AgentConfig:
 
     @property
     def transport_kind(self) -> str:
-        """udp, xdp or dpdk."""
+        """The kind of transport: udp, xdp or dpdk."""
         return self.transport.partition(":")[0]
 
     @property
@@ -380,7 +381,7 @@ class AgentConfig:
 
     @property
     def agreed(self) -> dict[str, str]:
-        """What the service compares between the workers of a job, by the names that people know."""
+        """Values that the service compares between the workers of a job, by the names that people know."""
         values = {
             setting.variable or name: f"{value:d}" if isinstance(value := getattr(self, name), bool) else str(value)
             for name, setting in _fields_of(type(self)).items()
@@ -390,12 +391,13 @@ class AgentConfig:
 
     @property
     def may_fall_back(self) -> bool:
-        """Can a job with these settings go on at a fallback switch, and is none refused?"""
+        """True if a job with these settings can go on at a fallback switch, and none is refused."""
         return self.fallback != OFF and self.transport_kind == "udp" and "+" not in self.switch
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:
-        """The same for each aggregator alone, in an order that does not depend on how they were written down."""
+        """The same settings for each aggregator alone, in an order that does not depend on how they were written
+        down."""
         return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
 
     @property
@@ -405,17 +407,17 @@ class AgentConfig:
 
     @property
     def control_endpoints(self) -> tuple[str, ...]:
-        """Of the first aggregator, each as host:port, in the order in which they are tried."""
+        """Endpoints of the first aggregator, each as host:port, in the order in which they are tried."""
         return tuple(_endpoints_of(self.switch)[0])
 
     @property
     def switch_host(self) -> str:
-        """Of the first endpoint."""
+        """The host of the first endpoint."""
         return self.control_endpoints[0].rpartition(":")[0]
 
     @property
     def switch_port(self) -> int:
-        """Of the first endpoint."""
+        """The port of the first endpoint."""
         return int(self.control_endpoints[0].rpartition(":")[2])
 
 
@@ -425,7 +427,7 @@ def _fields_of(config: type[AgentConfig]) -> dict[str, Setting]:
 
 
 def settings_of(config: type[AgentConfig] = AgentConfig) -> dict[str, Setting]:
-    """Those that have a variable, by field, in the order in which people should read them."""
+    """Returns the settings that have a variable, by field, in the order in which people should read them."""
     return {name: setting for name, setting in _fields_of(config).items() if setting.variable}
 
 
@@ -434,7 +436,7 @@ def _shown(setting: Setting, value: object) -> str:
 
 
 def refuse_unknown(settings: Mapping[str, str]) -> None:
-    """Raises a `ValueError` if one of these, which were given for a session, is no setting of a session."""
+    """Raises a `ValueError` if one of these settings, given for a session, is unknown."""
     for variable in sorted(settings.keys() - (_known() - OTHER_VARIABLES.keys())):
         if variable in OTHER_VARIABLES:
             raise ValueError(f"{variable} is for the environment, and has no effect as the setting of one session")
@@ -447,8 +449,8 @@ def _known() -> set[str]:
 
 
 def _refuse_misspelt(environ: Mapping[str, str]) -> None:
-    """A variable that is nearly one of ours was meant to be it, and is refused. Any other may belong to another
-    program: a warning says, once in a process, that it has no effect."""
+    """A variable that is nearly a setting's is refused as a misspelling. Any other may belong to another program: a
+    warning says, once in a process, that the variable has no effect."""
     for variable in sorted(environ.keys() - _known()):
         if not variable.startswith(PREFIX) or _OF_KUBERNETES.search(variable):
             continue
@@ -460,7 +462,7 @@ def _refuse_misspelt(environ: Mapping[str, str]) -> None:
 
 
 def _likely(variable: str) -> str:
-    """The variable that is meant by a name that is nearly it; empty: there is none."""
+    """Returns the variable that a nearly right name means; empty: there is none."""
     names = [name.removeprefix(PREFIX) for name in _known()]
     found = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), names, n=1, cutoff=_LIKENESS_MIN)
     return PREFIX + found[0] if found else ""

@@ -1,4 +1,4 @@
-"""What the services say of a job, in the words of this package."""
+"""This module translates what the services say of a job into this package's words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wiresum.join.trees import packets_behind
 
 _SERIALS = 1 << 16
 UNHEARD_MS = 5000
-"""A worker whose last heartbeat is older may be stopped: they come every half second."""
+"""A worker whose last heartbeat is older may be stopped: heartbeats come every half second."""
 
 
 def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumError:
@@ -34,8 +34,8 @@ def error_of(ended: messages.JobEnded, job_name: str, where: str) -> WiresumErro
 
 
 def error_of_forgotten(job_name: str, where: str, own_stop: str, rank: int, address: str) -> WiresumError:
-    """Of a worker, at this address, that its service does not know any more. `own_stop`: a sentence, if this process
-    was stopped."""
+    """Returns the error of a worker, at this address, that its service has forgotten. `own_stop`: a sentence, if this
+    process was stopped."""
     if own_stop:
         text = f"job '{job_name}' has ended meanwhile: {own_stop}. Start the job again"
         return WorkerLostError(text, rank=rank, host_name=socket.gethostname(), address=address)
@@ -46,11 +46,11 @@ def error_of_forgotten(job_name: str, where: str, own_stop: str, rank: int, addr
 
 
 def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
-    """A sentence on who lags in a collective. Its tag has its number in the low 16 bits, a serial number.
+    """Returns a sentence on who lags in a collective. The tag has its number in the low 16 bits, a serial number.
 
-    `diagnoses` are the aggregators', by what people call them. A small collective goes through one of them only, so who
-    has come how far can be told from all of them together. Who has come as far as the others everywhere, and
-    is missing at one aggregator, has lost the way to that one.
+    `diagnoses` are the aggregators', by what people call them. A small collective goes through one of them only, so
+    only all of them together show each worker's progress. A worker that keeps up everywhere, but is missing at one
+    aggregator, has lost the way to that one.
     """
     findings = _laggards(_together(diagnoses.values()), tensor)
     if not findings:
@@ -83,7 +83,7 @@ def describe(diagnoses: Mapping[str, messages.Diagnosis], tensor: int) -> str:
 
 
 def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosis.Worker]:
-    """What all aggregators together have seen of each worker."""
+    """Merges what all aggregators have seen of each worker."""
     together = []
     for parts in zip(*(diagnosis.workers for diagnosis in diagnoses), strict=True):
         worker = messages.Diagnosis.Worker(
@@ -104,12 +104,13 @@ def _together(diagnoses: Iterable[messages.Diagnosis]) -> list[messages.Diagnosi
 
 
 def _newest(workers: Iterable[messages.Diagnosis.Worker]) -> int | None:
-    """Of the collectives that they have begun; who has sent nothing has begun none, whatever its field says."""
+    """Returns the tag of the newest collective begun; a worker that has sent nothing has begun none, whatever its field
+    says."""
     return latest(worker.tensor_last for worker in workers if worker.contributions and worker.HasField("tensor_last"))
 
 
 def latest(tensors: Iterable[int]) -> int | None:
-    """The tag of the latest of these collectives; None if there are none."""
+    """Returns the tag of the latest of these collectives; None if there are none."""
     newest: int | None = None
     for tensor in tensors:
         if newest is None or collectives_behind(newest, tensor) > 0:
@@ -144,7 +145,7 @@ def _lags(who: str, lag: str, worker: messages.Diagnosis.Worker) -> str:
 
 
 def _unheard(workers: Iterable[messages.Diagnosis.Worker]) -> list[str]:
-    """Workers that may be stopped: they have begun what all others have, and have been silent since."""
+    """Names workers that may be stopped: each has begun what all others have, and has been silent since."""
     return [
         f"nothing has been heard of {messages.describe_peer(worker.peer)} for {worker.heartbeat_age_ms / 1000:.1f} s"
         for worker in workers
@@ -153,12 +154,12 @@ def _unheard(workers: Iterable[messages.Diagnosis.Worker]) -> list[str]:
 
 
 def _sends(worker: messages.Diagnosis.Worker) -> bool:
-    """For itself, or for all that share its stream."""
+    """Returns whether this worker sends, for itself or for all that share its stream."""
     return not worker.sharing or worker.peer.rank == worker.sharing[0]
 
 
 def _are_on_one_host(workers: Sequence[messages.Diagnosis.Worker]) -> bool:
-    """And share a stream, of which no packet leaves it."""
+    """Returns whether the workers share one stream, of which no packet leaves their host."""
     return len(workers) > 1 and all(len(worker.sharing) == len(workers) for worker in workers)
 
 
@@ -170,14 +171,14 @@ def _why_not_there(worker: messages.Diagnosis.Worker) -> str:
 
 
 def why_translated(diagnosis: messages.Diagnosis) -> str:
-    """A sentence about the first worker of which nothing has reached the switch, as far as is known, and whose address
+    """Returns a sentence about the first worker of which apparently nothing has reached the switch, and whose address
     something on the way may translate; empty: there is none."""
     silent = (worker for worker in diagnosis.workers if worker.uncounted or not worker.contributions)
     return next(filter(None, (messages.why_translated(worker.peer) for worker in silent)), "")
 
 
 def _lagging_switches(diagnosis: messages.Diagnosis) -> list[str]:
-    """Where no worker lags, the way from a switch to the one above may."""
+    """If no worker lags, the way from a switch to the one above may."""
     behind = packets_behind(diagnosis.switches, diagnosis.workers)
     return [
         f"the sums of {node.switch_name} come to {node.parent} {packets} packet{'s' * (packets > 1)} behind: packets "
@@ -193,21 +194,22 @@ def _silent_switches(diagnoses: Iterable[messages.Diagnosis]) -> list[str]:
 
 
 def collectives_behind(tensor_last: int, tensor: int) -> int:
-    """How many collectives lie between two tags; negative if `tensor` is the older one."""
+    """Returns how many collectives lie between two tags; negative if `tensor` is the older one."""
     behind = (tensor - tensor_last) % _SERIALS
     return behind if behind < _SERIALS // 2 else behind - _SERIALS
 
 
 def _lag_in_its_own_words(worker: messages.Diagnosis.Worker, tensor: int) -> str:
-    """How far a worker that shares a stream lags, since a switch cannot tell; empty if it does not, or has not said."""
+    """Returns the lag of a worker that shares a stream, as that worker reports it, since a switch cannot tell; empty:
+    no lag, or no report."""
     if not worker.sharing or not worker.HasField("tensor_said"):
         return ""
     return _collectives(collectives_behind(worker.tensor_said, tensor))
 
 
 def _lag(worker: messages.Diagnosis.Worker, tensor: int, contributions_most: int) -> str:
-    """Empty if it does not lag. A switch that does not remember tags still counts packets, and by those a worker that
-    has stopped differs from the others, which wait for it."""
+    """Returns the worker's lag, "" for none. A switch that does not remember tags still counts packets, which show a
+    stopped worker: the others wait for it."""
     if not worker.HasField("tensor_last"):
         packets = contributions_most - worker.contributions
         return f"{packets} packet{'s' * (packets > 1)}" if packets else ""

@@ -1,7 +1,7 @@
-"""What can go wrong, as exceptions. Every text says what happened and what to do about it.
+"""Exceptions of the host agent. Every text says what happened and what to do about it.
 
-The first argument is always the text, and the attributes are keyword arguments with defaults, so that each
-exception survives pickling on its way from a worker process to its launcher.
+The first argument is always the text, and the attributes are keyword arguments with defaults, so that each exception
+survives pickling on its way from a worker process to its launcher.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class WorkerLostError(WiresumError):
         super().__init__(text)
         self.rank = rank
         self.host_name = host_name
-        """As that worker gave it: it may be anything."""
+        """The host name that the lost worker reported: any text."""
         self.address = address
-        """Of its data sockets, as the service verified it."""
+        """The address of the lost worker's data sockets, as the service verified it."""
 
 
 class SwitchUnreachableError(WiresumError):
@@ -45,12 +45,12 @@ class DivergedError(WiresumError):
     """The workers called different collectives, or the same ones in a different order."""
 
     WORDS = "call different collectives"
-    """In the text of each, and so in the reason that the other workers get."""
+    """Each text contains these words, and so does the reason that the other workers get."""
 
     def __init__(self, text: str, *, number: int = 0) -> None:
         super().__init__(text)
         self.number = number
-        """Of the collective at which this worker found out: 16 bits, as Operation.number."""
+        """The number of the collective at which this worker found out: 16 bits, as Operation.number."""
 
 
 class ImpossibleSumError(WiresumError):
@@ -60,7 +60,7 @@ class ImpossibleSumError(WiresumError):
 
 
 class WrongSumError(WiresumError):
-    """A check word showed that a sum is wrong, and so it was when it came again (AgentConfig.check_word)."""
+    """A check word showed a wrong sum, and the repeated sum was wrong, too (AgentConfig.check_word)."""
 
 
 class CollectiveTimeoutError(WiresumError):
@@ -69,7 +69,7 @@ class CollectiveTimeoutError(WiresumError):
     def __init__(self, text: str, *, number: int = 0, why: str = "") -> None:
         super().__init__(text)
         self.number = number
-        """Of the collective: 16 bits, as Operation.number."""
+        """The number of the collective: 16 bits, as Operation.number."""
         self.why = why
         """The part of the text that says who lags."""
 
@@ -93,6 +93,6 @@ class WorkerLeftError(JobAbortedError):
         super().__init__(text, reason=reason)
         self.rank = rank
         self.host_name = host_name
-        """As that worker gave it: it may be anything."""
+        """The host name that the worker reported: any text."""
         self.address = address
-        """Of its data sockets, as the service verified it."""
+        """The address of the worker's data sockets, as the service verified it."""

@@ -1,4 +1,4 @@
-"""Whether the memory of a tensor is there. The agent knows no framework: these are the methods of PyTorch's tensors."""
+"""A check that a tensor's memory exists. The agent knows no framework: these are the methods of PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Strided(Protocol):
 
 
 def require_memory(tensor: Strided) -> None:
-    """Raises a ValueError if the tensor has elements that are not in its storage. Their address may be any number: the
-    storage may have been freed, or made smaller, while the tensor kept its shape."""
+    """Raises a ValueError if the tensor has elements outside its storage. Such an element's address may be any number:
+    the storage may have been freed, or made smaller, while the tensor kept its shape."""
     elements = tensor.numel()
     if elements == 0:
         return
