@@ -1,18 +1,18 @@
-"""Where a job goes on while none of its switches serves: a software switch at rank 0's host (docs/operations.md,
-"Without any switch").
+"""A job goes on, while none of its switches serves, at a software switch on rank 0's host (docs/operations.md, "Without
+any switch").
 
 When a job begins rank 0 takes a TCP port, so that all workers know where that switch would be, and holds it until the
 job is over: no other process can listen there. Nothing listens until a worker has halted and finds no service. Then
-rank 0's process starts `wiresum switch` as a child, and passes the port on to it. To operators it looks like any other
-service. It serves the jobs of this process alone, which it is told over a socket that no other process has.
+rank 0's process starts `wiresum switch` as a child, and passes the port on to it. To operators the child looks like any
+other service. It serves only the jobs of this process, which it is told over a socket that no other process has.
 
 The port may be another process's already when a job begins. So before a worker says anything there it asks for a proof
 that the switch was told the job's secret (join/served.py).
 
-A thread attends to the child. Once a service of the job's own has been ready for a while it tells the child to end,
-which tells the workers that their switch is gone: they ask for a place again, at their own services first. A child
+A thread attends to the child. Once a service of the job's own has been ready for a while the thread tells the child to
+end, which tells the workers that their switch is gone: they ask for a place again, at their own services first. A child
 outlives the jobs of its parent for some seconds, in which workers may still ask for the last RESULTs, and outlives the
-parent itself for as long, to tell the others that it was lost.
+parent itself for as long, to tell the others that the parent was lost.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ log = logging.getLogger(__name__)
 
 PROVE_S_MAX = 1.0
 LOOK_S, LOOK_S_MAX = 0.25, 1.0
-"""Between two questions whether a service of the job's own is ready, and how long an answer may take."""
+"""The pause between two checks that a service of the job's own is ready, and the longest wait for an answer."""
 RETURN_AFTER_S = 1.0
-"""So long it must have been ready."""
+"""How long a service must have been ready before a job returns to it."""
 RETURN_DOUBLINGS_MAX = 8
 """Whenever a job comes back at once, since it found no place there, the time above is doubled: up to 256 s."""
 UNUSED_S_MAX = 5.0
-"""How long a child goes on without a job of this process."""
+"""A child without a job of this process ends after so long."""
 START_S_MAX, STOP_S_MAX = 30.0, 10.0
 START_PAUSE_S = 5.0
-"""After a child that could not start."""
+"""The pause after a child that could not start."""
 LEASES = 2
-"""Of each job there is room for so many: one that comes back may find its last lease still taken."""
+"""The room for each job, in leases: a job that comes back may find its last lease still taken."""
 LINES_KEPT = 5
 TRIES_MAX = 16
-"""To find a port."""
+"""Attempts to find a port."""
 
 _READY = re.compile(r"^ready: .* data (\S+):(\d+)-")
 _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
@@ -69,14 +69,15 @@ _OF_THE_SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 
 
 class Fallback:
-    """Of one job's membership. Any thread may call any method."""
+    """The fallback of one job's membership. Any thread may call any method."""
 
     def __init__(self, config: AgentConfig, job_name: str, home: Home | None, world: World = WORLD) -> None:
-        """`home`: if this worker starts the switch; it is given back by `give_back`."""
+        """`home` is given if this worker starts the switch; `give_back` gives it back."""
         self.target = config.fallback
-        """Its control endpoint, host:port."""
+        """The fallback's control endpoint, host:port."""
         self.trouble = ""
-        """Why `serves` did not believe what listens there, a sentence; empty: nothing does, or it serves."""
+        """A sentence on why `serves` did not believe the listener there; empty: nothing listens, or the fallback
+        serves."""
         self._config = config
         self._job_name = job_name
         self._secret = b""
@@ -85,13 +86,13 @@ class Fallback:
 
     @classmethod
     def of(cls, config: AgentConfig, job_name: str, rank: int) -> Fallback | None:
-        """None: there is none. That of `auto` is agreed on before, by `reserve` at rank 0."""
+        """Returns None if there is no fallback. An `auto` fallback is agreed on before, by `reserve` at rank 0."""
         if config.fallback == AUTO or not config.may_fall_back:
             return None
         return cls(config, job_name, Home.at(config) if rank == 0 else None)
 
     def know(self, grant: JoinReply) -> None:
-        """The job has begun: the switch may serve it. `grant`: any of the job's."""
+        """Notes that the job has begun, so that the switch may serve it. `grant`: any of the job's."""
         self._secret = grant.members_secret
         if self._home is not None and self._secret:
             secret = self._secret.hex()
@@ -99,14 +100,15 @@ class Fallback:
             self._home.know(self, job, grant.lanes)
 
     def open(self, grant: JoinReply) -> None:
-        """No service of the job's own serves it. Starts the switch, if this worker is the one and it does not run.
-        Returns at once, and does not raise. `grant`: the job's newest."""
+        """Starts the switch, if this worker is to and no switch runs: no service of the job's own serves it. Returns at
+        once, and does not raise. `grant`: the job's newest."""
         self.know(grant)
         if self._home is not None and self._secret:
             self._home.open(self, self._config, grant)
 
     def serves(self) -> bool:
-        """Does the switch of this job's rank 0 listen there? It proves that, before this worker says anything there."""
+        """Asks the listener for a proof that it is the switch of this job's rank 0, before this worker says anything
+        there."""
         self.trouble = ""
         if not self._secret or not self._world.listens(self.target):
             return False
@@ -133,15 +135,15 @@ class Fallback:
             self._home.close(self)
 
     def give_back(self) -> None:
-        """The job is over. Idempotent."""
+        """Call when the job is over. Idempotent."""
         self.close()
         if self._given_back.acquire(blocking=False) and self._home is not None:
             self._home.give_back(self)
 
 
 def reserve(config: AgentConfig) -> Home | None:
-    """For rank 0, where `auto` can be agreed on: a home at this worker's own address, to be given back. None: there can
-    be none, and a warning has said why, once in a process, if that can be mended."""
+    """Returns rank 0's home for `auto`, at this worker's own address, to be given back. None: a home is impossible, and
+    a warning has said why, once in a process, if the cause can be mended."""
     if config.fallback != AUTO or not config.may_fall_back:
         return None
     try:
@@ -155,7 +157,7 @@ class Child(Protocol):
     """A switch that this process has started: `_Child`."""
 
     data: tuple[str, int]
-    """Its address and first port."""
+    """The switch's address and first port."""
 
     @property
     def runs(self) -> bool: ...
@@ -171,8 +173,8 @@ class Child(Protocol):
 
 
 class Home:
-    """Where this process can start a switch, and that switch while it is needed. One for each endpoint: all jobs of the
-    process share it. Any thread may call any method."""
+    """A place where this process can start a switch, and that switch while it is needed. All jobs of the process share
+    one for each endpoint. Any thread may call any method."""
 
     def __init__(
         self,
@@ -181,22 +183,22 @@ class Home:
         world: World = WORLD,
         start: Callable[[list[str], socket.socket, bytes], Child] | None = None,
     ) -> None:
-        """`data_port`: the first of its UDP ports; 0: any. `start`: as `start_switch` does."""
+        """`data_port`: the switch's first UDP port; 0: any. `start`: as `start_switch` does."""
         self.endpoint = endpoint
         self.unused_s_max = UNUSED_S_MAX
         self._world, self._clock, self._start = world, world.clock, start or start_switch
         self._data_port = data_port
         self._held: socket.socket | None = None
-        """Has the TCP port, so that nobody else can listen there, but a child that has it too."""
+        """This socket has the TCP port, so that nobody else can listen there, but a child that has the socket too."""
         self._holders = 0
         self._jobs: dict[Fallback, tuple[ServedJob, int]] = {}
-        """Those that a child serves, with their lanes."""
+        """The jobs that a child serves, with their lanes."""
         self._users: set[Fallback] = set()
-        """Who has opened it."""
+        """Fallbacks that have opened this home."""
         self._unused_since = 0.0
         self._thread: threading.Thread | None = None
         self._next: AgentConfig | None = None
-        """Of the child to start when this one has ended."""
+        """The configuration of the child to start when this one has ended."""
         self._start_at = 0.0
         self._data: set[tuple[str, int]] = set()
         """Address and first port of each child so far."""
@@ -205,7 +207,7 @@ class Home:
 
     @classmethod
     def reserve(cls, address: str) -> Home | None:
-        """At some port; the same one again if this process has one there."""
+        """Reserves some port; the same one again if this process has one there."""
         with _registry.lock:
             for home in _registry.homes.values():
                 if home._data_port == 0 and home.endpoint.rpartition(":")[0] == address:
@@ -221,7 +223,8 @@ class Home:
 
     @classmethod
     def at(cls, config: AgentConfig) -> Home | None:
-        """At the configuration's fallback; None if it cannot serve there, and a warning has said why."""
+        """Returns the home at the configured fallback; None if this process cannot serve there, and a warning has said
+        why."""
         endpoint = config.fallback
         with _registry.lock:
             if endpoint in _registry.homes:
@@ -275,7 +278,7 @@ class Home:
                     log.warning("the fallback switch at %s cannot be started: %s", self.endpoint, error)
 
     def _is_ours(self, grant: JoinReply) -> bool:
-        """Is it of one of the children, so that the job has been nowhere else since?"""
+        """True for a grant by one of the children: then the job has been nowhere else since."""
         at = grant.switch_endpoint
         return any(at.address == address and 0 <= at.port - first < THREADS_MAX for address, first in self._data)
 
@@ -386,20 +389,20 @@ class Home:
 
 
 class _Sizes(NamedTuple):
-    """Of a switch."""
+    """A switch's size."""
 
     slots: int
     lanes: int
 
 
 def start_switch(options: list[str], held: socket.socket, served: bytes) -> Child:
-    """`held`: where it shall listen. `served`: the jobs, as in served.py. Raises an `OSError`."""
+    """Starts a switch. `held`: its listening socket. `served`: its jobs, as in served.py. Raises an `OSError`."""
     command = [sys.executable, "-m", "wiresum.cli", "switch", *options, "--fallback", str(os.getpid())]
     return _Child(command, held, served)
 
 
 class _Child:
-    """A process, until `stop`. What it says goes to our log at level debug."""
+    """A child process, until `stop`. Its output goes to our log at level debug."""
 
     def __init__(self, command: list[str], held: socket.socket, served: bytes) -> None:
         self._channel, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -420,7 +423,7 @@ class _Child:
         )
         its_end.close()
         self.data = ("", 0)
-        """Address and first port; 0 until it serves."""
+        """Address and first port; 0 until the switch serves."""
         self._said: deque[str] = deque(maxlen=LINES_KEPT)
         self._reader = threading.Thread(target=self._read, name="wiresum-fallback-log", daemon=True)
         self._reader.start()
@@ -434,20 +437,20 @@ class _Child:
         return self.data[1] != 0
 
     def tell(self, served: bytes) -> None:
-        """Which jobs to serve from now on, if that has changed. Does not wait."""
+        """Tells the child which jobs to serve from now on, if they have changed. Does not wait."""
         if served != self._told:
             with contextlib.suppress(OSError):  # it reads nothing, and is told at the next look; or it ends
                 self._channel.send(served)
                 self._told = served
 
     def said(self) -> str:
-        """The end of it."""
+        """Returns the last lines of the child's output."""
         self._reader.join(LOOK_S)
         ended = "it still starts" if self.runs else f"status {self._process.returncode}"
         return " / ".join(self._said) or ended
 
     def stop(self) -> None:
-        """Its workers are told. Idempotent, bounded."""
+        """Ends the child, which tells its workers. Idempotent, bounded."""
         self._process.terminate()
         try:
             self._process.wait(STOP_S_MAX)
@@ -468,7 +471,7 @@ class _Child:
 
 
 class _Lookout:
-    """Looks whether one of the job's own services could take a job. Used by one thread."""
+    """Looks for one of the job's own services that could take a job. Used by one thread."""
 
     def __init__(self, config: AgentConfig, world: World) -> None:
         self._config, self._world = replace(config, fallback=OFF), world
@@ -476,7 +479,7 @@ class _Lookout:
         self._ready_since: float | None = None
 
     def ready_s(self) -> float:
-        """For how long without a break; 0: it is not."""
+        """Returns the seconds for which a service has been ready without a break; 0: none is."""
         ready = False
         with contextlib.suppress(CredentialsError):  # files are being replaced
             self._control = self._control or Control(self._config, self._world)
@@ -496,7 +499,7 @@ class _Lookout:
 
 
 def _why_not(config: AgentConfig, host: str) -> str:
-    """Why this worker cannot serve at this host, and what to do; empty: it can."""
+    """Returns why this worker cannot serve at this host, and what to do; empty: it can."""
     if not config.tls:
         may = config.insecure or credentials.is_loopback(f"{host}:0")
         return "" if may else "set WIRESUM_INSECURE=1, or WIRESUM_TLS"
@@ -512,7 +515,7 @@ def _why_not(config: AgentConfig, host: str) -> str:
 
 
 def _warned(why_not: str) -> bool:
-    """Was there something to warn of? It is said once."""
+    """Returns whether there was a reason to warn; each reason is logged once."""
     if why_not and why_not not in _registry.warned_of:
         _registry.warned_of.add(why_not)
         log.warning("this worker can start no fallback switch (WIRESUM_FALLBACK=off does without): %s", why_not)
@@ -542,7 +545,7 @@ def _free_port(address: str) -> int:
 
 
 def hold_port(address: str) -> socket.socket:
-    """At some port, as `_take_port` does. Raises an `OSError`."""
+    """Takes some port, as `_take_port` does. Raises an `OSError`."""
     problem = OSError("no port is free")
     for _ in range(TRIES_MAX):
         try:
@@ -553,8 +556,8 @@ def hold_port(address: str) -> socket.socket:
 
 
 def _take_port(endpoint: str) -> socket.socket:
-    """Nobody else can bind to this address, and so not listen there. Raises an `OSError` if somebody does. (The port is
-    a given one: the system lets go of one that it has chosen when a socket stops listening.)"""
+    """Binds to this address, so that nobody else can, nor listen there. Raises an `OSError` if somebody does. (The port
+    is a given one: the system releases a port that it has chosen when a socket stops listening.)"""
     host, _, port = endpoint.rpartition(":")
     held = socket.socket()
     try:
@@ -568,7 +571,7 @@ def _take_port(endpoint: str) -> socket.socket:
 
 
 def _end_listening(held: socket.socket) -> None:
-    """A child that was killed has not. The port stays taken."""
+    """Stops the listening that a killed child has left. The port stays taken."""
     with contextlib.suppress(OSError):  # a forked child has closed its copy
         # While it still listens: once it does not, others could take the port from a socket that may be reused.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -582,7 +585,7 @@ class _Registry:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Also of all that changes in a home."""
+        """This lock also guards all that changes in a home."""
         self.homes: dict[str, Home] = {}
         self.warned_of: set[str] = set()
         os.register_at_fork(after_in_child=self._forget)

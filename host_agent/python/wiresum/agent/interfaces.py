@@ -1,4 +1,4 @@
-"""What the kernel says of this host's network interfaces (netdevice(7)). IPv4 on Linux, as the data path is."""
+"""The kernel's view of this host's network interfaces (netdevice(7)), for IPv4 on Linux, like the data path."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ETHTOOL_GDRVINFO = 0x03
 _ETHTOOL_GET = {"tx": 0x16, "tso": 0x1E, "gso": 0x23}
 _DRVINFO_BYTES, _DRIVER = 196, slice(4, 36)
 _REQUEST = struct.Struct("16si20x")
-"""struct ifreq where pointers have 64 bits: a name, and a union of 24 bytes."""
+"""struct ifreq with pointers of 64 bits: a name, and a union of 24 bytes."""
 
 
 def name_of(address: str) -> str | None:
-    """Of the interface that has this IPv4 address. None if the kernel names no such interface, as for the many
-    addresses of the loopback interface that are its own without being listed."""
+    """Returns the name of the interface that has this IPv4 address. None if the kernel names no such interface, as for
+    the many unlisted addresses of the loopback interface."""
     return _native.interface_with(address)
 
 
 def mtu_of(address: str) -> int | None:
-    """The MTU, in bytes, of the interface that has this IPv4 address; None if the kernel names none."""
+    """Returns the MTU, in bytes, of the interface that has this IPv4 address; None if the kernel names none."""
     name = name_of(address)
     if name is None:
         return None
@@ -37,7 +37,7 @@ def mtu_of(address: str) -> int | None:
 
 
 def has_carrier(name: str) -> bool:
-    """Has the interface a link, as far as the kernel knows?"""
+    """Returns whether the interface has a link, as far as the kernel knows."""
     try:
         return Path("/sys/class/net", name, "carrier").read_text().strip() != "0"
     except OSError:  # EINVAL of one that is down
@@ -45,14 +45,14 @@ def has_carrier(name: str) -> bool:
 
 
 def driver_of(name: str) -> str:
-    """The name of the interface's driver, like "veth"; empty if the kernel does not say."""
+    """Returns the name of the interface's driver, like "veth"; empty if the kernel does not say."""
     request = _ETHTOOL_GDRVINFO.to_bytes(4, sys.byteorder) + bytes(_DRVINFO_BYTES - 4)
     answer = _ethtool(name, request)
     return "" if answer is None else answer[_DRIVER].split(b"\0")[0].decode(errors="replace")
 
 
 def left_to_card(name: str) -> tuple[str, ...]:
-    """What the kernel leaves to the interface when it sends, by ethtool's names: checksums of packets ("tx"), and the
+    """Returns what the kernel leaves to the sending interface, by ethtool's names: checksums of packets ("tx"), and the
     cutting of long ones ("tso", "gso")."""
     found = []
     for feature, command in _ETHTOOL_GET.items():
@@ -63,7 +63,7 @@ def left_to_card(name: str) -> tuple[str, ...]:
 
 
 def _ethtool(name: str, request: bytes) -> bytes | None:
-    """Of one call of the ioctl; None if the interface, or its driver, has no answer."""
+    """Calls the ioctl once; returns None if the interface, or its driver, has no answer."""
     content = ctypes.create_string_buffer(request, len(request))
     asked = struct.pack("16sP16x", name.encode(), ctypes.addressof(content))
     try:

@@ -1,8 +1,8 @@
 """A worker's membership in its job, as a session asks for it: the calls of host_agent/src/session/membership.hpp.
 
-They come from the bindings, where the session is in this process, or from the sidecar's pipe. What they give and take
-is text by name, as on the pipe: `Grant` in host_agent/src/session/grant.hpp reads what `join` returns, and a state is
-what `Session::state` there makes.
+Calls come from the bindings, where the session is in this process, or from the sidecar's pipe. Arguments and results
+are text by name, as on the pipe: `Grant` in host_agent/src/session/grant.hpp reads what `join` returns, and
+`Session::state` there makes a state.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from wiresum.agent.world import WORLD, World
 from wiresum.join import Admission, JoinReply
 
 EXACT_ELEMENTS_MAX = {"auto": 4096, "adaptive": 4096, "exact": 2**64 - 1, "block": 0}
-"""By AgentConfig.precision: the longest sum of floats that is rounded once (docs/numerics.md has the figures)."""
+"""The longest sum of floats that is rounded once, by AgentConfig.precision (docs/numerics.md has the figures)."""
 _OF_THE_DATA_PATH = ("job", "key", "worker", "workers", "lanes", "slots", "threads")
-"""Of a JoinReply's fields."""
+"""Fields of a JoinReply that the data path needs."""
 
 _POSITION_BYTES = 4
 _ROUND_FIRST = 1
-"""In every lease, and so the position of a slot by which nothing has come."""
+"""The first round in every lease, and so the position of a slot by which nothing has come."""
 
 Fields = Mapping[str, str]
 
 log = logging.getLogger(__name__)
 _first_warning = threading.Lock()
-"""Of lost digits. Who takes it warns, and nobody gives it back."""
+"""Guards the one warning about lost digits; never released, so the warning is printed once."""
 
 
 class JobMembership:
@@ -66,17 +66,17 @@ class JobMembership:
         self._ask: Callable[[], Fields | None] = dict
         self._end: Callable[[WiresumError, bool], None] = lambda error, tell_others: None
         self._moving = threading.Lock()
-        """Of what follows."""
+        """This lock guards the attributes below."""
         self._halt_session: Callable[[int], str] | None = None
         self._move_session: Callable[[Fields], None] | None = None
         self._halted: set[int] = set()
         """Aggregators where the job was halted before there was a session."""
         self._moved: dict[int, JoinReply] = {}
-        """Grants of moves before there was a session, which it does not have yet."""
+        """Grants of moves before there was a session, not yet passed on to one."""
 
     def join(self, bind: Bind) -> list[tuple[str, dict[str, str]]]:
-        """Returns when the job has been granted by all aggregators: what by each, and what is the session's own. `bind`
-        as for `Aggregators.join`, which says what is raised."""
+        """Joins all aggregators, and returns what each has granted, and then the session's own settings.
+        `Aggregators.join` says what `bind` is, and what is raised."""
         try:
             aggregators = self._aggregators = Aggregators.join(
                 self._config,
@@ -152,7 +152,7 @@ class JobMembership:
             return bytes.fromhex(self._halt_session(aggregator))
 
     def move(self, aggregator: int, grant: JoinReply, roles: bytes) -> None:
-        """What has halted goes on at another lease. Raises a ValueError for what cannot be."""
+        """Continues a halted data path at another lease. Raises a ValueError for an impossible move."""
         with self._moving:
             if self._move_session is not None:
                 self._move_to(aggregator, grant, roles)
@@ -169,7 +169,7 @@ class JobMembership:
         self._move_session({name: str(value) for name, value in place.items()})
 
     def _place(self, aggregator: Aggregator, grant: JoinReply) -> dict[str, object]:
-        """What the data path must know of an aggregator, and of its grant."""
+        """Returns what the data path must know of an aggregator, and of its grant."""
         sharing = grant.sharing
         is_switch_used = len(sharing.ranks) < grant.workers
         return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
@@ -186,7 +186,7 @@ class JobMembership:
         }
 
     def explain(self, what: str, told: Fields) -> WiresumError:
-        """Why the data path has failed. Raises a ValueError or a KeyError if that makes no sense."""
+        """Explains why the data path has failed. Raises a ValueError or a KeyError if `told` makes no sense."""
         if self._causes is None:
             raise ValueError(f"'{what}' came before the job was joined")
         if what == "explain":
@@ -202,7 +202,7 @@ class JobMembership:
             self._aggregators.abort(reason)
 
     def leave(self) -> None:
-        """Idempotent, bounded, does not raise."""
+        """Leaves all aggregators. Idempotent, bounded, does not raise."""
         if self._aggregators is not None:
             state = self._ask()
             for stats in self._states(state) if state else ():
@@ -216,8 +216,7 @@ class JobMembership:
 
     @property
     def members_secret(self) -> bytes:
-        """The same at all workers of the job, and known to no others. Of the first aggregator, which is the same at all
-        workers."""
+        """The first aggregator's secret: the same at all workers of the job, and known to no others."""
         assert self._aggregators is not None, "it has joined"
         return next(iter(self._aggregators)).membership.grant.members_secret
 
@@ -229,25 +228,25 @@ class JobMembership:
 
     @property
     def service(self) -> str:
-        """Of each aggregator the endpoint that serves the job now, with `+` between them."""
+        """The endpoints that serve the job now, one of each aggregator, joined by `+`."""
         assert self._aggregators is not None, "it has joined"
         return "+".join(one.membership.service for one in self._aggregators)
 
     @property
     def moved(self) -> Moved | None:
-        """When and why the job last moved, at any aggregator."""
+        """The time and cause of the job's last move, at any aggregator."""
         assert self._aggregators is not None, "it has joined"
         return max((moved for one in self._aggregators if (moved := one.membership.moved)), default=None)
 
     @property
     def heartbeat_lost_s(self) -> float:
-        """After so long a silence an aggregator takes this worker for lost."""
+        """An aggregator takes this worker for lost after so long a silence."""
         assert self._aggregators is not None, "it has joined"
         return min(one.membership.grant.heartbeat_lost_ms for one in self._aggregators) / 1000
 
     def _progress(self, aggregator: int) -> TrafficStats | None:
-        """Asked for with each heartbeat, and so it is here that a packet which can never leave is noticed, and the
-        failure of a collective that nobody waits for. None: the worker does not answer."""
+        """Returns the traffic for a heartbeat; None if the worker does not answer. Also notices a packet that can never
+        leave, and a failed collective that nobody waits for."""
         state = self._ask()
         if not state:
             return None if state is None else NO_TRAFFIC
@@ -276,7 +275,7 @@ class JobMembership:
 
 
 def _warn_of_lost_digits(stats: TrafficStats) -> None:
-    """Once in a process."""
+    """Warns once in a process."""
     if stats.chunks_wide == 0 or not _first_warning.acquire(blocking=False):
         return
     log.warning(

@@ -1,8 +1,8 @@
-"""Asking for a place in a job until there is one.
+"""Asks for a place in a job until there is one.
 
-Launchers start workers, switch and controller at the same time, so a service that is not there yet is waited for; and
-so is a job of the same name that is just ending. A connection that breaks while the worker waits is made again, at the
-next endpoint if there are several: the worker's `attempt` tells the service that it is the same one.
+Launchers start workers, switch and controller at the same time, so a worker waits for a service that is not there yet,
+and for a job of the same name that is just ending. A connection that breaks meanwhile is made again, at the next
+endpoint if there are several: the worker's `attempt` tells the service that the worker is the same one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 WAITING_SAID_AFTER_S = 2.0
 REACH_S_MAX = 300.0
-"""How long a service that cannot be reached is waited for, however long a job may wait for room."""
+"""How long to wait for a service that cannot be reached, however long a job may wait for room."""
 JOIN_MARGIN_S = 3.0
-"""How much longer than the service we wait for the answer, so that the service's text arrives."""
+"""This worker waits so much longer than the service, so that the service's text arrives."""
 
 
 class Interruption:
-    """By which another thread ends the wait for a place, since the job is over before it has begun."""
+    """Lets another thread end the wait for a place, since the job is over before it has begun."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -42,7 +42,7 @@ class Interruption:
         self._call: Any = None
 
     def interrupt(self, error: WiresumError) -> None:
-        """What waits, and what comes to wait, raises `error`: the first one, if there are several."""
+        """Every present and future wait raises `error`: the first one, if there are several."""
         with self._lock:
             self._error = self._error or error
             call = self._call
@@ -51,14 +51,14 @@ class Interruption:
             call.cancel()
 
     def watch(self, call: Any) -> None:
-        """`call` will be cancelled."""
+        """Registers a call that an interruption cancels."""
         with self._lock:
             self._call = call
         if self._interrupted.is_set():
             call.cancel()
 
     def check(self) -> None:
-        """Raises what it was interrupted with."""
+        """Raises the error of the interruption, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -74,7 +74,7 @@ def ask_until_granted(
     interruption: Interruption,
     clock: Clock = CLOCK,
 ) -> messages.JoinReply:
-    """Raises a `JoinError`, what it is interrupted with, or why a job that would go on is over."""
+    """Raises a `JoinError`, the error of an interruption, or why a job that would go on is over."""
     begun_at = clock.now()
     give_up_at = begun_at + config.join_timeout_s
     waiting = _Waiting(give_up_at, clock)
@@ -108,7 +108,7 @@ def _ask(
     waiting: _Waiting,
     interruption: Interruption,
 ) -> messages.JoinReply:
-    """Raises a `grpc.RpcError`, also if the stream ends without a grant, and why the job is over."""
+    """Asks once. Raises a `grpc.RpcError`, also if the stream ends without a grant, and why the job is over."""
     left_s = max(0.001, left_s)
     request.timeout_ms = max(1, int(1000 * left_s))
     call = control.stub().Join(request, timeout=left_s + JOIN_MARGIN_S)
@@ -116,7 +116,7 @@ def _ask(
     interruption.watch(call)
     granted: messages.JoinReply | None = None
     try:
-        # To its end, which follows the grant: gRPC logs a stack at the service for a call that is cut off there.
+        # Read to its end, which follows the grant: gRPC logs a stack at the service for a call that is cut off there.
         for event in call:
             if event.HasField("granted"):
                 granted = event.granted
@@ -135,7 +135,7 @@ def _ask(
 
 
 class _NoGrantError(grpc.RpcError):  # type: ignore[misc]
-    """The service ended the stream without a word. It counts as broken."""
+    """The service ended the stream without a word, which counts as a broken connection."""
 
     def code(self) -> Any:
         return grpc.StatusCode.UNAVAILABLE
@@ -145,13 +145,13 @@ class _NoGrantError(grpc.RpcError):  # type: ignore[misc]
 
 
 class _Waiting:
-    """Tells the user what is waited for, once that takes long, and again whenever it changes."""
+    """Tells the user what the worker waits for, once that takes long, and again whenever it changes."""
 
     def __init__(self, give_up_at: float, clock: Clock) -> None:
         self._give_up_at, self._clock = give_up_at, clock
         self._lock = threading.Lock()
         self.heard_at = clock.now()
-        """From the service, when last."""
+        """When the service was last heard from."""
         self._latest, self._until = "", give_up_at
         self._said = ""
         self._due = False
@@ -159,7 +159,7 @@ class _Waiting:
         clock.start(self._fall_due, "wiresum-waiting")
 
     def hear(self, text: str) -> None:
-        """From the service."""
+        """Notes what the service says."""
         self.heard_at = self._clock.now()
         self.say(text, self._give_up_at)
 
@@ -192,7 +192,7 @@ def _unreached(error: Any, config: AgentConfig) -> str:
 
 
 def _is_about_tls(error: Any, config: AgentConfig) -> bool:
-    """Not where TCP alone has failed, whose connections gRPC has a "tcp handshaker" for."""
+    """False where TCP alone has failed, whose connections gRPC has a "tcp handshaker" for."""
     said = details(error).lower().replace("tcp handshaker", "")
     return bool(config.tls) and any(word in said for word in ("ssl", "handshake", "certificate"))
 
@@ -230,8 +230,8 @@ def _advice(error: Any, config: AgentConfig) -> str:
 
 
 def with_address(grant: messages.JoinReply, control: Control) -> messages.JoinReply:
-    """The same, changed in place, with an address of its switch. What a service says is parsed and never looked up; the
-    names that this looks up are the user's own. Raises a `JoinError`."""
+    """Fills in the switch's address, in place, and returns the grant. What a service says is parsed and never looked
+    up; only the user's own names are. Raises a `JoinError`."""
     for said in (grant.switch_endpoint, grant.results_group):
         if said.address and not _is_ipv4(said.address):
             raise JoinError(

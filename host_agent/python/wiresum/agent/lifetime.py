@@ -1,6 +1,6 @@
-"""The end of a process whose memberships attend, and its forked children. No membership is left behind by either, and
-no thread of gRPC with a lock: when the interpreter ends it stops daemon threads wherever they are, and then waits for
-ever if it destroys a call whose lock one of them held.
+"""This module ends memberships at the end of their process, and in its forked children. Neither leaves a membership
+behind, nor a thread of gRPC with a lock: the ending interpreter stops daemon threads wherever they are, and then hangs
+if it destroys a call whose lock one of them held.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Protocol
 
 CALLS_S_MAX = 2.0
-"""How long the process's end waits for the threads of all calls."""
+"""The longest wait, at the process's end, for the threads of all calls."""
 
 
 class Mortal(Protocol):
@@ -26,17 +26,17 @@ class Mortal(Protocol):
         ...
 
     def after_fork_in_child(self) -> None:
-        """This is a forked child, which is no member."""
+        """This process is a forked child, which is no member."""
         ...
 
 
 _alive: weakref.WeakSet[Mortal] = weakref.WeakSet()
 _inherited: list[object] = []
-"""What a child must never destroy, since that would need gRPC's threads, which a child does not have."""
+"""Objects that a child must never destroy: their destruction needs gRPC's threads, which a child lacks."""
 _open: dict[threading.Event, Any] = {}
-"""Calls of gRPC, by what is set when they are over."""
+"""Calls of gRPC, by the event that is set when they are over."""
 _threads: set[threading.Thread] = set()
-"""Those that use calls, and perhaps some that have ended."""
+"""Threads that use calls, and perhaps some that have ended."""
 
 
 def begin(one: Mortal) -> None:
@@ -48,7 +48,7 @@ def end(one: Mortal) -> None:
 
 
 def keep_for_ever(*things: object) -> None:
-    """Of gRPC, in a child."""
+    """Keeps objects of gRPC, in a child."""
     _inherited.append(things)
 
 
@@ -67,7 +67,7 @@ def watch(call: Any) -> None:
 
 
 def use() -> None:
-    """This thread uses a call."""
+    """Notes that this thread uses a call."""
     for thread in list(_threads):
         if not thread.is_alive():
             _threads.discard(thread)

@@ -1,4 +1,4 @@
-"""Which machine this process is on, for ranks of one job that would share a stream."""
+"""This module identifies the machine of this process, for ranks of one job that would share a stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 def host_id() -> bytes:
-    """The same in two processes if a local socket with an abstract name reaches from one to the other: the machine has
-    been started once for both, and they are in one network namespace. Says nothing else of the machine. Empty: unknown
-    here."""
+    """Returns an id that two processes share if a local socket with an abstract name reaches from one to the other:
+    they are on one machine, since the same start, in one network namespace. Reveals nothing else of the machine. Empty:
+    unknown here."""
     try:
         boot, network = _BOOT_ID.read_bytes(), _NETWORK.stat()
     except OSError:
