@@ -1,8 +1,8 @@
-"""A worker's life on one page: its phases, what may happen to it, and what is done then. The methods that do so are
-`Life`'s (life.py), where it is told in words.
+"""A worker's life on one page: its phases, the events in each, and the actions. The actions are methods of `Life`
+(life.py), which tells them in words.
 
-A worker *attends* at a service. It *halts*, and *moves* to another lease. One that has lost its lease *looks* for
-another one. An *order* is what it has said of its job's end.
+A worker *attends* at a service. It *halts*, and *moves* to another lease. A worker that has lost its lease *looks* for
+another one. An *order* is its message that its job ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wiresum.agent.control import RETRY_PAUSE_S
 
 
 class _Single(Enum):
-    """Its members are found by identity, and not by a hash of their names, which `Enum` computes in Python."""
+    """Members are found by identity, and not by a hash of their names, which `Enum` computes in Python."""
 
     __hash__ = object.__hash__
 
@@ -37,10 +37,10 @@ class Phase(_Single):
 
 
 class Event(_Single):
-    """What happens, and what is said with it."""
+    """Events, and the data that come with each."""
 
     BEGIN = "the worker has a data path: `Worker`"
-    # The stream says, or ends by: each of the last four.
+    # The stream says these, or ends by them: each of the last four ends it.
     PULSE = "the answer to a heartbeat: join.Pulse"
     HALT = "stand still: join.Halt"
     MOVE = "go on at another lease: join.Move"
@@ -71,16 +71,16 @@ class Event(_Single):
 
 
 SILENCE_S_MAX = 6.0
-"""After which the stream is opened anew, perhaps at a standby: the service is not given up for that."""
+"""After so long a silence the stream is opened anew, perhaps at a standby: the service is not given up."""
 FALLBACK_AFTER_S = 1.0  # R7.24
 """After so long without a lease the fallback is started."""
 RESUME_S = 30.0
-"""How long a worker looks for a lease, at most: as long as a service keeps a job that no switch takes. For a service
-that may come back with the job, as long as its grant says, if that is longer."""
+"""The longest search for a lease: as long as a service keeps a job that no switch takes. A service that may come back
+with the job is sought for as long as its grant says, if that is longer."""
 LEAVE_S_MAX = 1.5
 ABORT_S_MAX = 30.0
-"""How long a worker that leaves looks for a service to tell that it has ended the job, from when it did; and how long
-one that does not tells the others, when a service that did not know it has heard."""
+"""Ending a job: how long a leaving worker looks for a service that hears its order, from the order on; and how long
+another worker tells the remaining services, once one that did not know it has heard."""
 
 TIMERS = {
     Event.RETRY: RETRY_PAUSE_S,
@@ -173,11 +173,11 @@ _FOLLOWS = {
     "elsewhere go": {Phase.LEFT},
     "fork": {Phase.INERT},
 }
-"""The phases that may follow, besides the same one, by what `TABLE` says is done."""
+"""The phases that may follow an action of `TABLE`, besides the same one."""
 
 
 def _parsed(*grids: str) -> dict[Phase, dict[Event, str]]:
-    """Every cell is written, or this fails."""
+    """Parses the grids. Every cell is written, or this fails."""
     table: dict[Phase, dict[Event, str]] = {}
     for grid in grids:
         head, *rows = (line.split() for line in grid.strip().splitlines())
@@ -190,12 +190,12 @@ def _parsed(*grids: str) -> dict[Phase, dict[Event, str]]:
 
 
 TABLE = _parsed(_GOES_ON, _HAS_ORDER)
-"""By phase and event: what is done, a method of `Life`. `.`: nothing. `-`: the event cannot come then."""
+"""The action, a method of `Life`, by phase and event. `.`: nothing. `-`: the event cannot come then."""
 FOLLOWS = {name: phases for names, phases in _FOLLOWS.items() for name in names.split()}
 
 
 class Do(_Single):
-    """What is to be done, and with what."""
+    """Actions for the player, and their arguments."""
 
     CONNECT = "anew, to the service at this endpoint"
     ATTEND = "by a stream; there is no other one"

@@ -1,7 +1,7 @@
-"""Whether results come by the multicast group that the switch sends them to.
+"""This module detects that results do not come by the multicast group that the switch sends them to.
 
 Where the network does not carry the group, no sum is lost: a packet's time-out passes, and the worker asks for its sum,
-which comes to it alone. But that is the probe's pace (host_agent/src/worker/worker.hpp), one packet in a time-out, and
+which comes to it alone. But this is the probe's pace (host_agent/src/worker/worker.hpp), one packet in a time-out, and
 nothing else tells why. It may also begin in the middle of a job: a network switch that snoops IGMP, and hears no
 querier, forgets after some minutes who is in a group.
 """
@@ -17,18 +17,19 @@ from wiresum.join import JoinReply
 log = logging.getLogger(__name__)
 
 RESULTS_MIN = 64
-"""In a row that did not come by the group: more than a network loses of one that it carries."""
+"""Results in a row that did not come by the group: more than a network that carries it loses."""
 
 
 class GroupWatch:
-    """Says it once, and once more when the group is heard again. Used by one thread; `silent` by any."""
+    """Warns of a silent group once, and says once when the group is heard again. Used by one thread; `silent` by
+    any."""
 
     def __init__(self, grant: JoinReply, where: str, before: TrafficStats = NO_TRAFFIC) -> None:
         """`before`: what was counted under other grants."""
         self.silent = False
-        """Does nothing come by the group?"""
+        """True if nothing comes by the group."""
         self._group = grant.results_group.address if not grant.HasField("sharing") else ""
-        """Empty: there is none, or results come by the first worker of this host."""
+        """Empty: there is no group, or results come by the first worker of this host."""
         self._where = where
         self._slots = grant.slots
         self._before = self._heard = before

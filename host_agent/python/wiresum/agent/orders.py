@@ -1,4 +1,4 @@
-"""That a worker ends its job for all, as its memberships at all aggregators share it."""
+"""A worker's order to end its job for all, shared by its memberships at all aggregators."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from wiresum.join import JobEnded
 
 
 class Abort:
-    """All workers are at each aggregator, so it is enough that one has heard it. Any thread may call any method."""
+    """The order to abort. All workers are at each aggregator, so one that has heard it suffices. Any thread may call
+    any method."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._members: list[Callable[..., None]] = []
         self.order: JobEnded | None = None
-        """None: it has not been given."""
+        """None: the order has not been given."""
 
     def tell(self, member: Callable[..., None]) -> None:
-        """Calls `member` with each event, and what `life_table.Event` says goes with it: now, if it has been before."""
+        """Calls `member` with each event, and its data by `life_table.Event`: at once, if the order is already
+        given."""
         with self._lock:
             self._members.append(member)
             if self.order is not None:
@@ -39,7 +41,7 @@ class Abort:
                     member(Event.ABORT, self.order)
 
     def note_heard(self) -> None:
-        """A service has heard it, or has ended the job for another reason."""
+        """A service has heard the order, or has ended the job for another reason."""
         with self._lock:
             for member in self._members:
                 member(Event.ELSEWHERE)

@@ -1,7 +1,7 @@
 """WIRESUM_SWITCH=local: a software switch that this process starts as its child, for jobs whose workers are all on this
-host. Their sums do not pass it (docs/cluster.md, "Several workers on a host"); it admits them.
+host. The switch only admits workers; sums do not pass it (docs/cluster.md, "Several workers on a host").
 
-It serves any job, at the loopback address alone, and ends with this process: `wiresum switch --fallback`.
+The switch serves any job, at the loopback address alone, and ends with this process: `wiresum switch --fallback`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 LANES = lanes_of_mtu(9000)
-"""No network bounds the packets, and of long ones each element costs less: measured, a fifth less than at 1500."""
+"""No network bounds the packets, and in long ones each element costs less: measured, a fifth less than at 1500."""
 
 _lock = threading.Lock()
 _known: list[str] = []
-"""The newest is where this process has a switch, or knows of one that another process of the run has started."""
+"""Endpoints of switches; this process, or another one of the run, has started the newest."""
 
 
 def know(endpoint: str) -> None:
-    """Later groups of this process use that one, too."""
+    """Later groups of this process use that endpoint, too."""
     with _lock:
         _known.append(endpoint)
 
 
 def endpoint() -> str:
-    """Where a switch of this run serves; starts one if none does. Raises a `SwitchUnreachableError`."""
+    """Returns the endpoint of this run's switch; starts one if none serves. Raises a `SwitchUnreachableError`."""
     with _lock:
         if not _known or not WORLD.listens(_known[-1]):
             _known.append(_start())

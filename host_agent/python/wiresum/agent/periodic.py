@@ -1,4 +1,4 @@
-"""One thread of the process that calls functions now and then, for all who need one."""
+"""One thread of the process calls functions at intervals, for all who need one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Calls functions every `period_s`, in a thread that lives as long as there are any. They must not take long, since
-    the others wait meanwhile; one that raises is not called again. Made once and kept until the process ends; a forked
-    child has none of its parent's functions. Any thread may call any method."""
+    """Calls functions every `period_s`, in a thread that lives as long as there are any. A function must not take long,
+    since the others wait meanwhile; one that raises is not called again. The object is made once and kept until the
+    process ends; a forked child has none of its parent's functions. Any thread may call any method."""
 
     def __init__(self, name: str, period_s: float, clock: Clock = CLOCK) -> None:
         self._name, self._period_s, self._clock = name, period_s, clock
@@ -33,7 +33,8 @@ class Periodic:
             self._unused.clear()
 
     def discard(self, function: Callable[[], object]) -> None:
-        """It may be under way when this returns, but is not called any more. No error if it is not there."""
+        """The function may be under way when this returns, but is not called any more. No error if the function is
+        unknown."""
         with self._lock:
             if function in self._functions:
                 self._functions.remove(function)
@@ -53,7 +54,7 @@ class Periodic:
             self._call_all()
 
     def _call_all(self) -> None:
-        # In a frame of its own: while the thread sleeps it holds no function, and so nobody's memory.
+        # This frame ends before the thread sleeps, which then holds no function, and so nobody's memory.
         with self._lock:
             functions = list(self._functions)
         for function in functions:

@@ -1,4 +1,4 @@
-"""A wait for what can only be asked for, such as an event of an accelerator: no part of PyTorch waits for one with a
+"""This module polls what announces nothing, such as an event of an accelerator: no part of PyTorch waits for one with a
 time-out, and most devices spin."""
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 _SLEEP_S_MIN, _SLEEP_S_MAX = 20e-6, 2e-3
 _SLEEP_PART = 1 / 8
-"""Of the time that it has waited."""
+"""The next pause, as a part of the time waited so far."""
 
 
 def sleep_until(is_true: Callable[[], bool], deadline: float) -> bool:
-    """Asks again and again, until it is true or the time on the monotonic clock has come. Whether it is true."""
+    """Polls until the condition holds or the deadline on the monotonic clock has come. Returns whether the condition
+    holds."""
     began = time.monotonic()
     while not is_true():
         now = time.monotonic()
