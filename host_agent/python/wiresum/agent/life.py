@@ -1,21 +1,21 @@
-"""A worker's life in its job, at one aggregator, as a state machine: life_table.py says all of it.
+"""A worker's life in its job, at one aggregator, as a state machine, complete in life_table.py.
 
-The machine has no thread, no clock and no connection. It is told what happens, and when, by `handle`, and returns what
-is to be done, as values: membership.py does that, in production as in virtual time. What it asks its worker to do (to
-halt, and to go on) is done at once.
+The machine has no thread, no clock and no connection. `handle` takes events and their times, and returns the actions as
+values: membership.py does them, in production as in virtual time. What the machine asks its worker to do (to halt, and
+to go on) is done at once.
 
 A worker attends at a service: it sends heartbeats over a stream, and hears what the service says. The service is not
 needed while the job runs, so a stream that breaks is opened again, at the next service, for as long as absence.py says.
 The service may move the job to another lease (docs/protocol.md, section 9): it tells the worker to halt, and each
-heartbeat says where the data path stands still, until the move of the same number says where to go on. What a service
-tells twice is done once. A worker that has lost its lease halts by itself, *unasked*, and looks for another one
+heartbeat says where the data path stands still, until the move of the same number says where to go on. Orders of the
+service are idempotent. A worker that has lost its lease halts by itself, *unasked*, and looks for another one
 (search.py): it attends at each service, and one that knows it moves the job; one that does not is asked for a place.
-It stays halted, at the same positions, until then; and a service gives a lease only when it has the positions of all
-workers. So whatever each of them does meanwhile, no sum can be wrong.
+The worker stays halted, at the same positions, until then; and a service gives a lease only when it has the positions
+of all workers. So whatever each of them does meanwhile, no sum can be wrong.
 
-An order is what the worker has said of its job's end: that the job is over for all (abort), or that it leaves. An order
-holds for the job, not for a lease or a service. If no service hears it at once, the next one may not know the job: it
-was started anew, or is a standby, or the fallback. So it is told to whichever of the job's services is next: as a
+An order is the worker's word on its job's end: the job is over for all (abort), or the worker leaves. An order holds
+for the job, not for a lease or a service. If no service hears the order at once, the next one may not know the job: it
+was started anew, or is a standby, or the fallback. So the worker tells whichever of the job's services is next: as a
 member where the job is known, and otherwise in place of asking for a lease. From its order on the worker does nothing
 else for the job: it neither halts, nor moves, nor goes on.
 """
@@ -53,66 +53,67 @@ from wiresum.join.constants import REASON_CHARACTERS_MAX
 log = logging.getLogger(__name__)
 
 Output = tuple[Any, ...]
-"""A `Do`, and what it says is with it."""
+"""A `Do`, followed by its arguments."""
 Halt = Callable[[], bytes]
 """Stops the data path where it is, and returns its positions, as in join.proto. Idempotent, and bounded in time."""
 Move = Callable[[messages.JoinReply, bytes], None]
-"""Lets it go on at another lease, with the roles of join.proto. Raises a ValueError for what cannot be."""
+"""Resumes the data path at another lease, with the roles of join.proto. Raises a ValueError for an impossible move."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a life asks of its worker. The defaults are those of one that does not attend."""
+    """The worker's part of a life. The defaults are for a worker that does not attend."""
 
     traffic: Callable[[], TrafficStats] = lambda: NO_TRAFFIC
-    """What went to and came from the switch."""
+    """Returns the traffic with the switch."""
     halt: Halt = bytes
     move: Move = lambda grant, roles: None
     why_cut_off: Callable[[messages.JoinReply], str] = lambda _: ""
-    """What is wrong with this host's own way to the switch of a lease, in words; empty if nothing is known."""
+    """Returns what is wrong with this host's own way to the switch of a lease, in words; empty if nothing is known."""
     with_address: Callable[[messages.JoinReply], messages.JoinReply] = lambda grant: grant
-    """The lease with an address of its switch. Raises a `JoinError`."""
+    """Returns the lease with an address of its switch. Raises a `JoinError`."""
 
 
 _KEPT = ("slots", "threads", "lanes", "workers", "rank")
-"""Of a lease, by the one after it."""
+"""Fields that must not change when a job moves to another lease."""
 _OTHERS = "this worker had {}, and would have {}"
 _LEFT = messages.JobEnded(cause=messages.JobEnded.WORKER_LEFT)
 
 
 class Life:
-    """`now` is in seconds in which this process ran, of any clock. Used by one thread; others may read."""
+    """The state machine. `now` is in seconds in which this process ran, of any clock. Used by one thread; others may
+    read."""
 
     def __init__(
         self, request: messages.JoinRequest, grant: messages.JoinReply, services: Services, where: str,
         now: float,
     ) -> None:  # fmt: skip
-        """`request` is what was granted. `where`: the services, for people."""
+        """`request` is the granted request. `where`: the services, for people."""
         self.phase = Phase.JOINED
         self.grant = grant
-        """The newest."""
+        """The newest lease."""
         self.member = member_of(grant)
         self.services = services
         self.halted: messages.Halted | None = None
-        """What heartbeats say; None: the data path goes on."""
+        """What heartbeats say of a halt; None: the data path goes on."""
         self.worker = Worker()
         self._request, self._where = request, where
         self._number = 0
-        """Of the newest move that was completed."""
+        """The number of the newest completed move."""
         self._why = ""
-        """It has halted."""
+        """The reason of the newest halt."""
         self._search: Search | None = None
-        """Its lease is lost."""
+        """Set while the lease is lost."""
         self._order: messages.JobEnded | None = None
         self._ordered_at = 0.0
         self._others: list[str] = []
-        """Where others of the job may be that have not heard the order, the next one first."""
+        """Services where others of the job may be that have not heard the order, the next one first."""
         self._leaves = self._heard_elsewhere = self._warned = False
         self._now = now
         self._opened_at = 0.0
-        """The newest stream ..."""
+        """When the newest stream was opened."""
         self._heard = False
-        """... and whether something came over it."""
+        """True once something came over the newest stream."""
         self._timers: dict[Event, float] = {}
         self._outputs: list[Output] = []
         self._watch()
@@ -120,7 +121,7 @@ class Life:
     # For the player.
 
     def handle(self, event: Event, now: float, *what: Any) -> list[Output]:
-        """What is to be done, in this order. `what`: as `Event` says."""
+        """Returns the actions, in order. `what`: as `Event` says."""
         self._now, self._outputs = now, []
         done = TABLE[self.phase][event]
         assert done != IMPOSSIBLE, f"{event.name} cannot come while {self.phase.value}"
@@ -141,11 +142,11 @@ class Life:
 
     @property
     def has_lost_lease(self) -> bool:
-        """It looks for another one, or at least for a service that hears its order."""
+        """True while the worker looks for another lease, or at least for a service that hears its order."""
         return self._search is not None
 
     def next_timer(self) -> tuple[float, Event] | None:
-        """When which one runs out; None: none runs."""
+        """Returns the time and name of the next timer; None: none runs."""
         return min(((at, timer) for timer, at in self._timers.items()), key=lambda each: each[0], default=None)
 
     def _do(self, *output: Any) -> None:
@@ -162,7 +163,7 @@ class Life:
         return self._open(Phase.ATTENDING)
 
     def _watch(self) -> None:
-        """From now on the service of this lease may be absent."""
+        """Counts the absence of this lease's service from now on."""
         grant, worker = self.grant, self.worker
         self._absence = Absence(
             self._where, grant, worker.traffic, lambda: worker.why_cut_off(grant), self._now,
@@ -197,7 +198,7 @@ class Life:
         return self.phase
 
     def _hear(self, pulse: messages.Pulse) -> Phase:
-        """The service may say that the switch is lost. If so it seems, a job that has halted can go on at the
+        """The service may say that the switch is lost. If that seems true, a job that has halted can go on at the
         fallback."""
         self._alive()
         if not pulse.lost or not self.services.fallback or self.halted is not None:
@@ -239,14 +240,14 @@ class Life:
         return self._stand_still(halt.move_number) or self._say_halted()
 
     def _halt_unasked(self, why: str) -> Phase | None:
-        """Where that leads, if not to what was to come next."""
+        """Halts; returns the phase if the caller cannot proceed."""
         if (after := self._stand_still(self._number, unasked=True)) is None and self.halted is not None:
             log.warning("job '%s' looks for another lease, since %s", self._request.job_name, why)
             self._why = why
         return after
 
     def _stand_still(self, number: int, *, unasked: bool = False) -> Phase | None:
-        """It does not if the session is being closed."""
+        """Halts the data path, but not if the session is being closed."""
         try:
             positions = self.worker.halt()
         except SessionClosedError:
@@ -258,7 +259,7 @@ class Life:
         return None
 
     def _say_halted(self) -> Phase:
-        """At once. What is told twice calls for no heartbeat, or there would be no end of them."""
+        """Reports the halt at once. A repeated order calls for no heartbeat, or there would be no end of them."""
         if self.halted is not None and self.services.fallback:
             self._start(Event.LOOK)
         return self._beat() if self.halted is not None else self.phase
@@ -273,8 +274,8 @@ class Life:
         return after or Phase.ATTENDING
 
     def _resume(self, reply: messages.JoinReply) -> Phase:
-        """At a lease that it has asked for. Without roles it was granted before: the service was started anew, and
-        has forgotten what this worker repeats. It attends there as one that has halted, and is moved."""
+        """Resumes at a lease that the worker has asked for. A lease without roles was granted before: the service was
+        started anew, and has forgotten what this worker repeats. The worker attends there halted, and is moved."""
         if not reply.roles and self.halted is not None:
             self.member = member_of(reply)
             self.halted = messages.Halted(positions=self.halted.positions, unasked=True)  # R7.29
@@ -283,7 +284,8 @@ class Life:
         return self._open(after or Phase.ATTENDING) if after in (None, Phase.SEEKING) else after
 
     def _go_on(self, reply: messages.JoinReply, roles: bytes, number: int) -> Phase | None:
-        """`number` is the move's, 0 for a lease that was asked for. Returns where that leads if it does not go on."""
+        """`number` is the move's, 0 for a lease that was asked for. Returns the next phase if the worker does not go
+        on."""
         before = self.grant
         try:
             grant = self.worker.with_address(reply)
@@ -324,7 +326,8 @@ class Life:
     # Looking for another lease.
 
     def _lose(self, error: WiresumError, why: str, left_s: float = 0.0, go_to: str = "") -> Phase:
-        """`left_s`: for which the service may still come back with the job. `go_to`: a better one, its endpoint."""
+        """`left_s`: seconds in which the service may still come back with the job. `go_to`: endpoint of a better
+        service."""
         if self.halted is None and (after := self._halt_unasked(why)) is not None:
             return after
         if self.halted is None:  # the session is being closed
@@ -349,7 +352,7 @@ class Life:
         return self._open(Phase.SEEKING)
 
     def _ask(self, *_: object) -> Phase:
-        """The service that is talked to, which does not know this worker."""
+        """Asks the service in use, which does not know this worker."""
         assert self._search is not None, "its lease is lost"
         self._do(Do.HANG_UP)
         question = self._search.question(self._request, self.grant, self._order, self._now)
@@ -387,8 +390,7 @@ class Life:
         return self._look_again()
 
     def _fall_back(self) -> Phase:
-        """The fallback serves, and a stream is open. Does the service there keep a job that has halted, and has no
-        lease for it? It has had its time."""
+        """The fallback serves, and a stream is open. A service that keeps a halted job gets FALLBACK_AFTER_S."""
         keeps = self._heard and self._now - self._opened_at >= FALLBACK_AFTER_S
         if self.halted is None or not keeps or self.services.at == self.services.fallback:
             return self._further()
@@ -399,7 +401,7 @@ class Life:
     # Orders.
 
     def _give(self, order: messages.JobEnded | None = None) -> Phase:
-        """An abort, or without one: it leaves."""
+        """Gives an order: an abort, or to leave (None)."""
         self._order, self._ordered_at = order or _LEFT, self._now
         if order is None:
             self._leaves = True
@@ -419,7 +421,7 @@ class Life:
         return Phase.TELLING
 
     def _tell_there(self, reply: messages.JoinReply) -> Phase:
-        """The order came too late for that question, and now there is a service where this worker is a member."""
+        """The order came too late for the worker's question, and now a service has this worker as a member."""
         self.member, self._search = member_of(reply), None
         return self._tell()
 
@@ -428,7 +430,8 @@ class Life:
         return self._ask()
 
     def _conveyed(self, error: WiresumError) -> Phase:  # R7.33
-        """A service that did not know this worker has heard the order: but others of the job may be where it was."""
+        """A service that did not know this worker has heard the order: but others of the job may be where the worker
+        was."""
         self._others = [each for each in self.services.all if each != self.services.at]
         if self._order is not _LEFT:
             self._do(Do.HEARD)
@@ -436,12 +439,12 @@ class Life:
         return self._spread()
 
     def _reached(self, *_: object) -> Phase:
-        """It has heard, or does not know this worker, either."""
+        """The service has heard the order, or does not know this worker, either."""
         del self._others[0]
         return self._spread()
 
     def _unreached(self, *_: object) -> Phase:
-        """It may come back with the job, and then others find it."""
+        """The service may come back with the job, and then others find it."""
         self._others.append(self._others.pop(0))
         self._start(Event.RETRY)
         return Phase.SPREADING if self._now < self._ordered_at + ABORT_S_MAX else self._over
@@ -472,7 +475,7 @@ class Life:
         return self._tell()
 
     def _wait(self) -> Phase:
-        """For the next service; it says so if the worker leaves, and waits longer than for a good-bye."""
+        """Waits for the next service; logs it if the worker leaves, and waits longer than for a good-bye."""
         assert self._order is not None
         if self._leaves and self._order is not _LEFT and not self._warned and self.grant.workers > 1:
             self._warned = True
@@ -483,7 +486,7 @@ class Life:
         return Phase.UNTOLD
 
     def _leave_too(self) -> Phase:
-        """With an order that no service has heard yet."""
+        """Leaves with an order that no service has heard yet."""
         if not self._leaves:
             self._leaves = True
             self._start(Event.GIVE_UP)
@@ -515,13 +518,13 @@ class Life:
         return self.phase
 
     def _end(self, error: WiresumError) -> Phase:
-        """As a service says."""
+        """A service says that the job is over."""
         if self._order is not None and self._order is not _LEFT:
             self._do(Do.HEARD)
         return self._finish(error)
 
     def _end_told(self, *_: object) -> Phase:
-        """It does not say so, but has heard the abort."""
+        """The service does not confirm the end, but has heard the abort."""
         assert self._order is not None
         ended = messages.JobEnded(cause=self._order.cause, reason=f"this worker ended the job: {self._order.reason}")
         return self._finish(error_of(ended, self._request.job_name, self._where))

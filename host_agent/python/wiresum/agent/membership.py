@@ -1,13 +1,13 @@
 """A worker's membership in a job at one aggregator: the player of its life (life.py), by gRPC.
 
-One thread owns the machine, and takes what happens from one queue, in which anybody may put something at any time: a
-signal's handler, too. Others wait for the network in its place: one reads what a stream says, and one asks, tells or
-looks at the fallback, while that is to be done; one of gRPC's takes our heartbeats and sends them. All memberships of a
-process share one that notices if the process was stopped (awake.py). All are daemons and all end in `leave`. Nobody
-has to call that: a process that ends without it says good-bye on its way out, or, if an exception ended it, tells the
-others so.
+One thread owns the machine, and takes events from one queue, in which anybody may put one at any time: a signal's
+handler, too. Others wait for the network in its place: one reads what a stream says, and one asks, tells or looks at
+the fallback, while that is to be done; one of gRPC's takes our heartbeats and sends them. All memberships of a process
+share a thread that notices if the process was stopped (awake.py). All are daemons and all end in `leave`. Nobody has to
+call `leave`: a process that ends without it says good-bye on its way out, or, if an exception ended it, tells the
+others.
 
-Heartbeats wait while somebody holds the interpreter's lock. That is no loss: gRPC's own threads, which do without the
+Heartbeats wait while somebody holds the interpreter's lock. This is no loss: gRPC's own threads, which do without the
 lock, answer the service's pings meanwhile, and for the service a worker lives for as long as its connection does.
 """
 
@@ -55,14 +55,14 @@ DIAGNOSE_S_MAX = 1.0
 BEGIN_S_MAX = 5.0
 READY_S_MAX = 1.0
 _COUNT_MAX = 0xFFFFFFFF
-"""More of a thing are said as so many."""
+"""A larger count is sent as this."""
 _BEGINS = (Phase.JOINED, Phase.ATTENDING)
 _HEARD = (Phase.TOLD, Phase.OVER, Phase.LEFT, Phase.INERT)
-"""An abort is no news any more."""
+"""Phases in which an abort is no news any more."""
 
 
 class _Stream:
-    """To a service, from when it is to be opened."""
+    """A stream to a service, from when it is to be opened."""
 
     def __init__(self) -> None:
         self.beats: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
@@ -82,7 +82,7 @@ class _Stream:
 
 
 class _TakenBackError(WiresumError):
-    """What was asked is not wanted any more."""
+    """A question is not wanted any more."""
 
 
 class Membership:
@@ -99,7 +99,7 @@ class Membership:
         world: World,
     ) -> None:
         self.where = f"the switch at {config.switch}"
-        """For people."""
+        """The service's name for people."""
         self.moved: Moved | None = None
         """The newest move to another lease."""
         target = fallback.target if fallback is not None else ""
@@ -123,7 +123,7 @@ class Membership:
         self._group_watch = GroupWatch(grant, self.where)
         self._progress: Callable[[], TrafficStats | None] = lambda: NO_TRAFFIC
         self._on_ended: Callable[[WiresumError], None] | None = None
-        """Until it was called."""
+        """None once it was called."""
         self._abort = abort
         abort.tell(self._put)
         lifetime.begin(self)
@@ -150,8 +150,8 @@ class Membership:
         """Returns when all workers of the job have asked, and there is room for it; there must be room at once unless
         `admission` is QUEUE (join.proto says what the others are). `config` names one aggregator, and `address` and
         `port` are those of this worker's data sockets for it. `agreed` are the settings that the service compares.
-        `fallback`: where the job goes on if nobody else serves. `abort`: that of the worker's memberships at all
-        aggregators. Raises a `JoinError`, or what `interruption` says."""
+        `fallback`: where the job goes on if nobody else serves. `abort`: shared by the worker's memberships at all
+        aggregators. Raises a `JoinError`, or the error of `interruption`."""
         request = messages.JoinRequest(
             protocol_version=messages.PROTOCOL_VERSION,
             job_name=job_name,
@@ -193,10 +193,10 @@ class Membership:
         halt: Halt,
         move: Move,
     ) -> None:
-        """Starts the heartbeats. `progress` gives what went to and came from the switch for each of them, None if this
-        worker is stopped and so shall have no connection, and `traffic` at any time; `on_ended` is called at most once,
-        from another thread, when the job has ended for a reason that is not ours. `halt` and `move` are called from
-        that thread; if one raises, the job ends."""
+        """Starts the heartbeats. `progress` gives the traffic with the switch for each of them, None if this worker is
+        stopped and so shall have no connection, and `traffic` at any time; `on_ended` is called at most once, from
+        another thread, when the job has ended for a reason that is not ours. `halt` and `move` are called from that
+        thread; if one raises, the job ends."""
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("this membership attends already")
@@ -206,30 +206,30 @@ class Membership:
             self._awake.watch()
             self._put(Event.BEGIN, Worker(traffic, halt, move, self._why_cut_off, self._with_address))
             self._thread = self._clock.start(self._play, "wiresum-membership")
-        # So that a process that ends at once does not end in between.
+        # A process that ends at once must not end in between.
         self._clock.wait_for(lambda: self._begun or self._life.phase not in _BEGINS, self._clock.now() + BEGIN_S_MAX)
 
     @property
     def grant(self) -> messages.JoinReply:
-        """The newest."""
+        """The newest lease."""
         return self._life.grant
 
     @property
     def service(self) -> str:
-        """The endpoint that is talked to, host:port."""
+        """The endpoint in use, host:port."""
         return self._control.endpoint
 
     @property
     def group_is_silent(self) -> bool:
-        """Does nothing come by the multicast group that the switch sends results to?"""
+        """True if nothing comes by the multicast group that the switch sends results to."""
         return self._group_watch.silent
 
     def own_stop(self) -> str:
-        """A sentence, if this process itself was stopped lately; otherwise empty."""
+        """Returns a sentence if this process itself was stopped lately; otherwise ""."""
         return self._awake.explain()
 
     def diagnose(self) -> messages.Diagnosis:
-        """What the switch has seen of each worker. Raises a `SwitchUnreachableError`."""
+        """Returns what the switch has seen of each worker. Raises a `SwitchUnreachableError`."""
         if self._life.phase is Phase.INERT:
             raise SwitchUnreachableError("this process is a child of the worker, and no member of the job")
         try:
@@ -246,12 +246,12 @@ class Membership:
             return
         self._abort.give(reason)
         if self._thread is not None and self._player != threading.get_ident():
-            # By asking, here and in `leave`: a handler of a signal may do so while its thread does.
+            # Polled, here and in `leave`: a handler of a signal may do so while its thread does.
             self._clock.wait_for(lambda: life.phase in _HEARD or life.has_lost_lease, self._clock.now() + LEAVE_S_MAX)
 
     def leave(self) -> None:
         """Says good-bye and ends the threads. Idempotent, bounded, does not raise. After an abort that no service has
-        heard it looks for one, for up to ABORT_S_MAX."""
+        heard the worker looks for one, for up to ABORT_S_MAX."""
         if self._life.phase is Phase.INERT:
             return
         self._put(Event.LEAVE)
@@ -270,7 +270,7 @@ class Membership:
     # The player.
 
     def _put(self, event: Event, *what: Any, stream: _Stream | None = None) -> None:
-        """`stream`: what says so; it does not count if it was hung up."""
+        """`stream`: the source of the event, which does not count if the stream was hung up."""
         self._events.put((stream, event, what))
 
     def _play(self) -> None:
@@ -285,7 +285,7 @@ class Membership:
             self._end()
 
     def _step(self) -> None:
-        # In a frame of its own: while the thread waits it holds nobody's memory.
+        # This frame ends before the thread waits, which then holds nobody's memory.
         life, timer = self._life, self._life.next_timer()
         left_s = math.inf if timer is None else max(0.0, timer[0] - self._awake.now())
         happened, now = self._clock.take(self._events, left_s), self._awake.now()
@@ -300,8 +300,8 @@ class Membership:
             getattr(self, f"_{do.name.lower()}")(*which)
 
     def _help(self, name: str, function: Callable[[], None], *failed: Any, stream: _Stream | None = None) -> None:
-        """Runs it in another thread. A process that ends may have no more (from Python 3.12 on): then what needs one of
-        gRPC's, too, has failed, and a call runs here. `failed`: what happens if it does not say so itself."""
+        """Runs a function in another thread. An ending process may have no more threads (from Python 3.12 on): then
+        what needs one of gRPC's, too, has failed, and a call runs here. `failed`: the event if the function fails."""
 
         def run() -> None:
             try:
@@ -319,7 +319,7 @@ class Membership:
                 self._put(*failed, stream=stream)
 
     def _end(self) -> None:
-        """It has left."""
+        """Cleans up once the worker has left."""
         self._hang_up()
         self._stop_asking()
         self._abort.forget(self._put)
@@ -456,8 +456,8 @@ class Membership:
             self._group_watch.look(self._life.worker.traffic)
 
     def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
-        """The next heartbeat that is due; None: the stream is over. To end sooner would tell the service that we close
-        our side, and it would take that for a loss before it has our Leave."""
+        """Returns the next heartbeat that is due; None: the stream is over. An earlier end would tell the service that
+        we close our side, which it would take for a loss before it has our Leave."""
         beat = self._clock.take(stream.beats, math.inf)
         while beat is not None and not stream.beats.empty():  # this worker was slow to say its round
             beat = stream.beats.get()
@@ -488,7 +488,7 @@ class Membership:
             if order.cause == messages.JobEnded.WORKER_LEFT:
                 stub.Leave(messages.LeaveRequest(member=member), timeout=LEAVE_S_MAX)
             else:
-                # That a sum was wrong twice is known here first: the newest heartbeat was before that.
+                # A sum that was wrong twice is known here first: the newest heartbeat was before that.
                 wrong = min(self._life.worker.traffic().sums_wrong, _COUNT_MAX)
                 abort = messages.AbortRequest(member=member, reason=order.reason, sums_wrong=wrong)
                 stub.Abort(abort, timeout=LEAVE_S_MAX)

@@ -1,12 +1,12 @@
-"""Where a worker that has lost its lease looks for another one: docs/protocol.md, section 7.
+"""The search for another lease, once a worker has lost its own: docs/protocol.md, section 7.
 
-It asks its services one after the other, in their order, and the fallback last. One that knows the job moves it. One
-that does not is asked for a place, if it has a switch that takes jobs. After `TURN_S` the worker begins at the first
-one again, so that all meet at the first that can take the job, whatever each of them found before. But a service may
-take jobs, and yet have no place for this one. So after some turns the worker waits for a place at the fallback
+A worker asks its services one after the other, in their order, and the fallback last. One that knows the job moves it.
+One that does not is asked for a place, if it has a switch that takes jobs. After `TURN_S` the worker begins at the
+first one again, so that all meet at the first that can take the job, whatever each of them found before. But a service
+may take jobs, and yet have no place for this one. So after some turns the worker waits for a place at the fallback
 alone, and asks the others for a moment: whether they know the job, or know that it is over. Without a fallback it
-leaves out those that have had their turns, until all have; then each has one turn more, so that workers that are at
-different services meet after all.
+leaves out those that have had their turns, until all have; then each has one turn more, so that workers at different
+services meet after all.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.served import job_id
 
 TURN_S = 2.0  # R7.27
-"""How long it waits for a place at one service, if there are others to ask."""
+"""How long a worker waits for a place at one service, if there are others to ask."""
 TURN_S_MIN = 0.1
 TURNS_OF_ONE = 2
-"""Of a service, before the next one is asked. Where there is a fallback, of all others together; there it waits for
-twice as long."""
+"""Turns of a service, before the next one is asked; if there is a fallback, of all others together. A turn at the
+fallback takes twice as long."""
 ATTEMPT_BYTES = 16
 NOT_READY = "NOT_READY"
-"""In place of a code: the service has no switch that takes jobs, and was not asked for a place."""
+"""A refusal in place of a code: the service has no switch that takes jobs, and was not asked for a place."""
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
-"""Refusals that asking again may help against, as join.proto lists them. So it may if a switch would not take the job
-(INTERNAL); but then the next service is asked first."""
+"""Refusals that asking again may help against, as join.proto lists them. Asking again may also help if a switch would
+not take the job (INTERNAL); but then the next service is asked first."""
 
 
 class Services:
-    """Where a worker's job may be served: its own services, in their order, and the fallback after them."""
+    """The services of a worker's job: its own, in their order, and the fallback after them."""
 
     def __init__(self, own: Sequence[str], fallback: str, at: str) -> None:
         """All are endpoints, host:port. `fallback`: empty if the job can have none. `at`: where the job began."""
         self.own, self.fallback = tuple(own), fallback
         self.at = at
-        """The one that is talked to."""
+        """The endpoint in use."""
         self.further = ""
         """The fallback, from when it has proved that it serves until the job goes on elsewhere."""
 
@@ -52,7 +52,7 @@ class Services:
 
     @property
     def after(self) -> str:
-        """The next one."""
+        """The endpoint after the one in use."""
         return self.all[(self.all.index(self.at) + 1) % len(self.all)] if self.at in self.all else self.own[0]
 
     @property
@@ -61,29 +61,29 @@ class Services:
 
 
 class Search:
-    """From when a worker has lost its lease until it has another one. `now` is in seconds, of any clock."""
+    """A search from the loss of a lease until there is another one. `now` is in seconds, of any clock."""
 
     def __init__(
         self, services: Services, lost: WiresumError, resumed: messages.Resumed, now: float, within_s: float
     ) -> None:
-        """`lost`: what the job ends with if there is no other lease."""
+        """`lost`: the job's error if there is no other lease."""
         self._services, self._lost, self._resumed = services, lost, resumed
         self._began_at, self._within_s = now, within_s
         self._attempt = secrets.token_hex(ATTEMPT_BYTES)
         self._why = ""
         self._final = False
         self._turns: Counter[str] = Counter()
-        """By endpoint: how often it was asked for a place, and had none."""
+        """The refusals so far, by endpoint: a place was asked for, and there was none."""
         self._turns_of_one = TURNS_OF_ONE
         self._next = ""
         self._waits = True
-        """At the service that was asked last, for a turn."""
+        """True if the worker waits for a turn at the service that was asked last."""
 
     def question(
         self, request: messages.JoinRequest, grant: messages.JoinReply, order: messages.JobEnded | None, now: float
     ) -> tuple[messages.JoinRequest, float]:
-        """What to ask the service that does not know the job: for a place, or to hear the order; and how many seconds
-        to wait. `request`: the worker's first. `grant`: the lease that was lost."""
+        """Returns the question to a service that does not know the job: for a place, or to hear the order; and how many
+        seconds to wait. `request`: the worker's first. `grant`: the lease that was lost."""
         services, turn_s = self._services, TURN_S
         of_fallback = bool(services.fallback) and self._turns.total() >= TURNS_OF_ONE
         self._waits = not of_fallback or services.at == services.fallback
@@ -100,7 +100,7 @@ class Search:
         return asked, max(TURN_S_MIN, min(turn_s, left_s) if services.are_several else left_s)
 
     def refused(self, code: str, why: str) -> None:
-        """The service that was asked has no place now. `code`: of the `JoinError`, or NOT_READY."""
+        """Notes that the service asked has no place now. `code`: of the `JoinError`, or NOT_READY."""
         self._why = why
         if code != NOT_READY and self._waits:
             self._turns[self._services.at] += 1
@@ -117,16 +117,16 @@ class Search:
         return next(each for each in endpoints if self._turns[each] < self._turns_of_one)
 
     def next(self) -> str:
-        """The endpoint to go to from this one."""
+        """Returns the endpoint to go to from this one."""
         after, self._next = self._next or self._services.after, ""
         return after
 
     def note(self, cause: str) -> None:
-        """Why a service could not be talked to: said if there is nothing better."""
+        """Keeps why a service could not be reached, for want of a better reason."""
         self._why = self._why or cause
 
     def over(self, now: float) -> WiresumError | None:
-        """The error, if it has looked for long enough."""
+        """Returns the error, if the search has lasted long enough."""
         if not self._final and now < self._began_at + self._within_s:
             return None
         more = f"For {now - self._began_at:.0f} s this worker has looked for another lease, and got none"
@@ -135,7 +135,7 @@ class Search:
 
 
 def resumed(grant: messages.JoinReply, positions: bytes, reason: str) -> messages.Resumed:
-    """What a service is told of the lease that was lost."""
+    """Describes the lost lease to a service."""
     printable = "".join(character if character.isprintable() else " " for character in reason)
     return messages.Resumed(
         slots=grant.slots,

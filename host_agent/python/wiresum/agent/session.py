@@ -1,4 +1,4 @@
-"""A worker's membership in one job, as Python has it. Its life is in host_agent/src/session/session.hpp."""
+"""A worker's membership in one job, for Python. Its life is in host_agent/src/session/session.hpp."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Operation = _native.Operation
 Scaling = _native.Scaling
 
 FLOATING = (Dtype.F32, Dtype.F16, Dtype.BF16)
-# For what every operation passes through: looking a member up through its class takes EnumType several steps.
+# Every operation uses these: looking a member up through its class takes EnumType several steps.
 _RAW, _UNSCALED, _BLOCK_EXPONENT = Dtype.RAW, Scaling.NONE, Scaling.BLOCK_EXPONENT
 
 
 class Region(NamedTuple):
     """A run of elements in memory, by addresses. Without a source (None) this worker contributes zeros, and without a
     destination it drops the sum. The address 0 is where no memory is: `submit` refuses it, unless the region is empty.
-    See host_agent/src/worker/collective.hpp for how the collectives are made of regions."""
+    host_agent/src/worker/collective.hpp says how the collectives are made of regions."""
 
     source: int | None
     destination: int | None
@@ -37,7 +37,7 @@ class Session:
 
     def __init__(self, native: _native.Session, membership: JobMembership, job_name: str) -> None:
         self.native = native
-        """For native code (capi.hpp)."""
+        """The native session, for native code (capi.hpp)."""
         self.job_name = job_name
         self.rank = native.rank
         self.world_size = native.world_size
@@ -58,8 +58,8 @@ class Session:
     ) -> Session:
         """Joins the job at all aggregators that the configuration names, opens the data path, and proves that full-size
         packets pass it both ways. A job with an `admission` other than QUEUE does not wait for slots that other jobs
-        have: a JoinError with the code RESOURCE_EXHAUSTED. One that is FURTHER is not the program's first: it takes few
-        slots, unless the configuration says how many, and leaves a part of the switch to other programs.
+        have: it gets a JoinError with the code RESOURCE_EXHAUSTED. A FURTHER job is not the program's first: it takes
+        few slots, unless the configuration says how many, and leaves a part of the switch to other programs.
 
         Raises JoinError if the job will not have us, SwitchUnreachableError if control or data do not get through.
         """
@@ -68,23 +68,23 @@ class Session:
 
     @property
     def members_secret(self) -> bytes:
-        """The same at all workers of the job, and known to no others: what they send each other can be authenticated
-        with it."""
+        """A secret of the job's workers, the same at all, and known to no others: it can authenticate messages between
+        them."""
         return self._membership.members_secret
 
     @property
     def service(self) -> str:
-        """Which serves the job now, host:port; of each aggregator one, with `+` between them."""
+        """The endpoint that serves the job now, host:port; one of each aggregator, joined by `+`."""
         return self._membership.service
 
     @property
     def moved(self) -> Moved | None:
-        """When and why the job last went to another lease; None if it is where it began."""
+        """The time and cause of the job's last move to another lease; None if it is where it began."""
         return self._membership.moved
 
     @property
     def failure(self) -> WiresumError | None:
-        """What the session has failed with."""
+        """The error that the session has failed with."""
         return self.native.failure
 
     def submit(
@@ -104,10 +104,10 @@ class Session:
     ) -> Operation:
         """Starts a collective; every worker must submit the same ones in the same order. No regions: a barrier.
 
-        `form` has what most of the arguments mean. With `notify`, `wait_completed` will hand the operation out once it
-        is done. `caller_waits`: the caller will wait for it and do nothing else meanwhile. A small sum is then often
-        complete when this returns, after some milliseconds at most. A ValueError, and nothing is submitted, if the
-        arguments make no sense, or if a region has a null pointer.
+        `form` explains most of the arguments. With `notify`, `wait_completed` will hand the operation out once it is
+        done. `caller_waits`: the caller will wait for the operation and do nothing else meanwhile. A small sum is then
+        often complete when this returns, after some milliseconds at most. A ValueError, and nothing is submitted, if
+        the arguments make no sense, or if a region has a null pointer.
         """
         form = self.form(
             dtype=dtype,
@@ -132,13 +132,13 @@ class Session:
         signature: int = 0,
         may_be_sparse: bool = False,
     ) -> Form:
-        """A collective without its memory, for native code that submits by itself (capi.hpp).
+        """Describes a collective without its memory, for native code that submits by itself (capi.hpp).
 
         `scaling` defaults to none for integers and bytes, and for floats to what AgentConfig.precision says: exact, or
-        block floating point in `bits` bits an element; RAW counts as 8 bits.
-        `signature` (16 bits) describes the call, so that workers which call different collectives find out.
-        With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
-        blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same.
+        block floating point in `bits` bits an element; RAW counts as 8 bits. `signature` (16 bits) describes the call,
+        so that workers which call different collectives find out. With `may_be_sparse`, which all workers must say
+        alike and which needs everybody's contribution to every region, blocks that are zero at all workers may be left
+        out (docs/sparse.md); the sums are the same.
         """
         if scaling is None:
             scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
@@ -157,7 +157,8 @@ class Session:
         self.native.notify(operation)
 
     def wait_completed(self, timeout_s: float) -> list[Operation]:
-        """Operations that have completed since the last call, each once; sleeps up to half a second for the first."""
+        """Returns operations that have completed since the last call, each once; sleeps up to half a second for the
+        first."""
         return self.native.take_completed(timeout_s)
 
     def stats(self) -> SessionStats:
@@ -168,5 +169,5 @@ class Session:
         self.native.abort(WiresumError(reason))
 
     def close(self) -> None:
-        """Leaves the job. What is still pending fails with SessionClosedError. Idempotent."""
+        """Leaves the job. Pending operations fail with SessionClosedError. Idempotent."""
         self.native.leave()
