@@ -1,4 +1,4 @@
-"""What a session counts."""
+"""Counters of a session."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ class TrafficStats:
     bytes_received: int = 0
     results: int = 0
     results_marked: int = 0
-    """Of these: a queue on the way was long (ECN), and the window shrinks."""
+    """Marked RESULTs (ECN): a queue on the way was long, and the window shrinks."""
     by_group: int = 0
     """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
     retransmissions: int = 0
     questions: int = 0
-    """To the switch, whether a packet without a sum has come: headers. Who has sent what is missing sends it again."""
+    """Headers that ask the switch for a packet without a sum; the sender of what is missing sends it again."""
     duplicates: int = 0
     rejected: int = 0
     rtt_ns: int = 0
     rtt_least_ns: int = 0
-    """The shortest round trip so far: that of the path without a queue, about."""
+    """The shortest round trip so far: about the path's without a queue."""
     rto_ns: int = 0
     window: int = 0
     round_newest: int = 0
     tensor_newest: int = 0
-    """1 more than the tag of the latest collective that a packet was sent for; 0: none was."""
+    """1 more than the tag of the latest collective that a packet was sent for; 0: no packet was sent."""
     chunks_exact: int = 0
     """Packets' worth of floats that block floating point could not carry, and that were therefore summed exactly."""
     chunks_wide: int = 0
     """Packets' worth of this worker's floats in which small ones lost more than an eighth of themselves beside larger
-    ones, or became 0. None with the precisions `adaptive` and `exact`; docs/numerics.md has the bound."""
+    ones, or became 0. Always 0 with the precisions `adaptive` and `exact`; docs/numerics.md has the bound."""
     sums_wrong: int = 0
     """Packets whose check word did not fit (AgentConfig.check_word): each was asked for again."""
     slot_wrong: int = 0
-    """1 more than the slot of the lease whose sum was wrong twice, which ended the job; 0: there is none."""
+    """1 more than the slot of the lease whose sum was wrong twice, which ended the job; 0: no slot's."""
     send_calls: int = 0
     receive_calls: int = 0
     send_failures: int = 0
@@ -65,17 +65,17 @@ class AggregatorStats(TrafficStats):
     """The part of one aggregator; times and window are those of the first thread that talks to it."""
 
     switch: str
-    """Its control endpoint, as WIRESUM_SWITCH names it."""
+    """The aggregator's control endpoint, as WIRESUM_SWITCH names it."""
 
 
 @dataclass(frozen=True)
 class SparseStats:
-    """What was chosen for the collectives that may be sparse, and what it saved. A block is what a packet carries."""
+    """Choices for the collectives that may be sparse, and their savings. A block is what a packet carries."""
 
     prologues: int
-    """Collectives that asked which blocks there are, in a round trip of their own ..."""
+    """Collectives that asked in a round trip of their own which blocks there are."""
     streams: int
-    """... and those of them that then left blocks out."""
+    """Collectives among `prologues` that then left blocks out."""
     whole: int
     """Collectives that were sent whole without asking, since the ones before them were dense."""
     refined: int
@@ -87,7 +87,7 @@ class SparseStats:
     blocks_empty: int
     """Blocks that others had, and this worker sent as a header alone."""
     bytes_saved: int
-    """UDP payload that this worker did not send for all that, less what the prologues took."""
+    """UDP payload in bytes that sparse sums saved this worker, less what the prologues took."""
 
 
 class Moved(NamedTuple):
@@ -96,17 +96,17 @@ class Moved(NamedTuple):
     at: float
     """Seconds since 1970."""
     why: str
-    """A clause."""
+    """The cause, a clause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionStats(TrafficStats):
-    """Summed over all aggregators; times and window are those of the first one. Each counts rounds of its own, so the
-    newest one of all means something only where there is one aggregator."""
+    """Sums over all aggregators; times and window are those of the first one. Each aggregator counts rounds of its own,
+    so the newest of all means something only if there is one aggregator."""
 
     aggregators: tuple[AggregatorStats, ...]
     transport: str
-    """What packets go by, as it was obtained: "udp", or "xdp (native, zero copy)"."""
+    """The obtained transport of packets: "udp", or "xdp (native, zero copy)"."""
     sharing: tuple[int, ...]
     """The ranks of this host that share one stream to the switch, this worker's among them; empty: it has its own."""
     sparse: SparseStats
@@ -115,8 +115,8 @@ class SessionStats(TrafficStats):
 
 
 def session_stats_of(raw: Mapping[str, Any], switches: Sequence[str], sharing: Sequence[int]) -> SessionStats:
-    """From what the native session gives; `switches` are the aggregators' control endpoints, in its order; `sharing`:
-    as in `SessionStats`."""
+    """Builds statistics from the native session's; `switches` are the aggregators' control endpoints, in its order;
+    `sharing`: as in `SessionStats`."""
     parts = zip(raw["aggregators"], switches, strict=True)
     own = {
         "aggregators": tuple(AggregatorStats(**part, switch=switch) for part, switch in parts),

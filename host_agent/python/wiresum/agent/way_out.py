@@ -1,4 +1,4 @@
-"""How data packets leave this host: from which address, how large, by how many threads."""
+"""Properties of data packets that leave this host: the local address, the size, the threads."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from wiresum.join import hosts
 
 THREADS_DEFAULT_MAX = 4
 DPDK_MTU_BYTES = 1500
-"""What WIRESUM_LANES changes; DPDK sets the port's MTU by it."""
+"""The default MTU, which WIRESUM_LANES changes; DPDK sets the port's MTU by it."""
 SPIN_US_DEFAULT = 50
 LOCAL_WORLD_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-"""Of torchrun, Open MPI and MPICH."""
+"""Variables of torchrun, Open MPI and MPICH."""
 
 
 def way_out(config: AgentConfig) -> tuple[str, int]:
-    """The local address that data packets to one aggregator leave from, and how large they may be. Where the switch
-    is, only the grant will tell. So without WIRESUM_ADDRESS it is taken to be where the join service is, or its
-    standby."""
+    """Returns the local address that data packets to one aggregator leave from, and their MTU in bytes. Only the grant
+    will tell the switch's address. So without WIRESUM_ADDRESS the switch is taken to be where the join service or its
+    standby is."""
     if config.transport_kind == "dpdk":
         return config.address, DPDK_MTU_BYTES  # an address that the kernel does not have
     if config.address:
@@ -37,12 +37,12 @@ def way_out(config: AgentConfig) -> tuple[str, int]:
 
 
 def ports_address(config: AgentConfig, address: str) -> str:
-    """Where the UDP ports are reserved: at the local address, unless that is none of the kernel's."""
+    """Returns the address for reserving UDP ports: the local one, unless the kernel does not have it."""
     return "0.0.0.0" if config.transport_kind == "dpdk" else address
 
 
 def path_mtu(address: str, switch_address: str) -> int | None:
-    """Of the way from `address`, in bytes, as the kernel knows it now; None if it knows of none."""
+    """Returns the MTU of the way from `address`, in bytes, as the kernel knows it now; None if unknown."""
     try:
         return _native.path_mtu(address, switch_address)
     except OSError:
@@ -50,8 +50,8 @@ def path_mtu(address: str, switch_address: str) -> int | None:
 
 
 def why_cut_off(transport: str, address: str, switch_address: str) -> str:
-    """What is wrong with this host's own way from `address` to the switch, in words; empty if the kernel knows of
-    nothing, or if the way is not the kernel's."""
+    """Returns what is wrong with this host's own way from `address` to the switch, in words; empty if the kernel knows
+    of nothing, or if the way is not the kernel's."""
     if transport == "dpdk":
         return ""
     device = name_of(address)
@@ -69,8 +69,8 @@ def why_cut_off(transport: str, address: str, switch_address: str) -> str:
 
 
 def default_threads(aggregators: int) -> int:
-    """For each aggregator. A power of two: together they leave at least half of the cores to the computation, unless
-    there are more aggregators than that."""
+    """Returns the threads for each aggregator, a power of two: together they leave at least half of the cores to the
+    computation, unless there are more aggregators than that."""
     share = min((os.cpu_count() or 1) // (2 * _local_world_size()), THREADS_DEFAULT_MAX) // aggregators
     threads = 1
     while threads * 2 <= share:
@@ -79,8 +79,8 @@ def default_threads(aggregators: int) -> int:
 
 
 def spin_us_of(threads: int) -> int:
-    """How long engine threads poll before they block: it pays only where every one of them has a core besides the
-    computation's."""
+    """Returns how long engine threads poll before they block: polling pays only if every one of them has a core besides
+    the computation's."""
     needed = _local_world_size() * (threads + 1)
     return SPIN_US_DEFAULT if (os.cpu_count() or 1) > needed else 0
 
@@ -100,6 +100,6 @@ def _resolve(endpoints: Sequence[str]) -> str:
 
 
 def _local_world_size() -> int:
-    """Workers on this host, as the launcher tells."""
+    """Returns the number of workers on this host, from the launcher's variables."""
     texts = [os.environ.get(variable, "") for variable in LOCAL_WORLD_SIZE_VARIABLES]
     return max([int(text) for text in texts if text.isdecimal()], default=1) or 1

@@ -1,5 +1,5 @@
-"""What a worker's membership has of the world: time, threads, and connections to services. All of it is one object, and
-a test gives a membership another one, in virtual time (wiresum_lab/doubles/virtual_network.py)."""
+"""A membership's access to time, threads and connections to services. One object provides all of it, and a test gives a
+membership another one, in virtual time (wiresum_lab/doubles/virtual_network.py)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ LISTENS_S_MAX = 0.25
 
 
 class World:
-    """Any thread may call any method."""
+    """The real world. Any thread may call any method."""
 
     def __init__(self, clock: Clock = CLOCK) -> None:
         self.clock = clock
 
     def awake(self) -> AwakeClock:
-        """A new one, of this process."""
+        """Returns a new clock of this process."""
         return AwakeClock()
 
     def connect(self, endpoint: str, config: AgentConfig, options: Sequence[tuple[str, Any]]) -> Any:
-        """A channel of gRPC to host:port. Raises `CredentialsError`."""
+        """Opens a channel of gRPC to host:port. Raises `CredentialsError`."""
         return credentials.open_channel(endpoint, tls=config.tls, insecure=config.insecure, options=options)
 
     def listens(self, endpoint: str) -> bool:
-        """Does a process listen at host:port?"""
+        """Returns whether a process listens at host:port."""
         host, _, port = endpoint.rpartition(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LISTENS_S_MAX):
             return True

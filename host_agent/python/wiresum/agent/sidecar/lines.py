@@ -21,7 +21,7 @@ _ESCAPED = {escape: character for character, escape in _ESCAPES.items()}
 
 
 class LineError(ValueError):
-    """What came is no line of ours."""
+    """The received text is no line of this format."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def encode(word: str, **fields: object) -> bytes:
 
 
 def decode(line: bytes) -> Line:
-    """`line` is without its end. Bytes that are no UTF-8 are as in `os.environ`. Raises LineError."""
+    """Decodes a line without its end. Bytes that are no UTF-8 are as in `os.environ`. Raises LineError."""
     word, *parts = line.decode(errors="surrogateescape").split("\t")
     if not _NAME.fullmatch(word) or len(parts) > SIDECAR_FIELDS_MAX:
         raise LineError("a line is none of ours")
@@ -73,7 +73,7 @@ class Channel:
         self._received = b""
 
     def send(self, word: str, **fields: object) -> bool:
-        """False if nobody is there any more."""
+        """Returns False if the other end is closed."""
         line = encode(word, **fields)
         try:
             with self._lock:
@@ -83,7 +83,7 @@ class Channel:
         return True
 
     def receive(self) -> Line | None:
-        """The next message; None when the other end is closed. Raises LineError."""
+        """Returns the next message; None when the other end is closed. Raises LineError."""
         while (end := self._received.find(b"\n")) < 0:
             if len(self._received) >= SIDECAR_LINE_BYTES_MAX:
                 raise LineError("a line does not end")
@@ -98,7 +98,7 @@ class Channel:
         return decode(line)
 
     def hang_up(self) -> None:
-        """Both ends see the end of the conversation. Idempotent."""
+        """Ends the conversation for both ends. Idempotent."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -11,12 +11,12 @@ from wiresum.agent.sidecar.lines import Channel
 from wiresum.agent.sidecar.service import Service
 
 CONTROL_DESCRIPTOR = 3
-"""Where libwiresum puts its socket. Each byte that comes brings the socket of a new session."""
+"""The descriptor where libwiresum puts its socket. Each byte that comes brings the socket of a new session."""
 DESCRIPTORS_AT_ONCE = 16
 
 
 def main() -> None:
-    """Of a process that libwiresum has started, and that is no child of the worker's any more."""
+    """Runs a process that libwiresum has started, and that is no child of the worker's any more."""
     _detach()
     control = socket.socket(fileno=CONTROL_DESCRIPTOR)
     control.set_inheritable(False)
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def serve(control: socket.socket) -> None:
-    """Until the other end of `control` is closed, and what sessions there were have been ended."""
+    """Serves until the other end of `control` is closed, and all sessions have been ended."""
     sessions: list[tuple[Service, threading.Thread]] = []
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, DESCRIPTORS_AT_ONCE, DESCRIPTORS_AT_ONCE)
@@ -46,7 +46,7 @@ def serve(control: socket.socket) -> None:
 
 
 def _detach() -> None:
-    """What the worker's terminal says is not for us, and its files are not ours: a pipe that we hold would not end."""
+    """The worker's terminal does not signal us, and its files are not ours: a pipe that we hold would not end."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

@@ -44,11 +44,11 @@ from wiresum.join.constants import SIDECAR_VERSION
 log = logging.getLogger(__name__)
 
 ANSWER_S_MAX = 15.0
-"""How long a worker may take to answer; half of the time after which the service takes it for lost, if that is less."""
+"""The longest wait for a worker's answer; half of the service's time-out for a lost worker, if that is less."""
 
 
 class Service:
-    """`run` returns when the session is over."""
+    """A session's service; `run` returns when the session is over."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -61,7 +61,7 @@ class Service:
         self._membership: JobMembership | None = None
         self._who = ""
         self._is_told = False
-        """Do the others know of the end?"""
+        """True once the others know of the end."""
 
     def run(self) -> None:
         joining: threading.Thread | None = None
@@ -94,11 +94,11 @@ class Service:
             self._channel.close()
 
     def hang_up(self) -> None:
-        """`run` returns soon."""
+        """Makes `run` return soon."""
         self._channel.hang_up()
 
     def _take(self, line: Line) -> None:
-        """What the worker says once it is there. Raises LineError."""
+        """Takes a line of the worker. Raises LineError."""
         if line.word in ("bound", "unbound", "state", "halted", "moved", "unmoved"):
             self._answers.put(line)
         elif line.word == "abort" and self._membership is not None:
@@ -139,7 +139,7 @@ class Service:
             self._membership.attend(self._state, self._end, self._halt, self._move)
 
     def _config_of(self, line: Line) -> AgentConfig:
-        """Raises a ValueError."""
+        """Reads the settings. Raises a ValueError."""
         if line.word != "join" or line.number("version") != SIDECAR_VERSION:
             raise LineError(
                 "libwiresum and the installed wiresum are of different versions "
@@ -164,7 +164,7 @@ class Service:
     # While the job runs.
 
     def _state(self) -> Fields | None:
-        """None: the worker does not answer."""
+        """Returns None if the worker does not answer."""
         answer = self._ask("ask-state")
         if answer is None:
             return {} if self._over.is_set() else None
@@ -177,8 +177,8 @@ class Service:
         self._must("ask-move", "moved", **to)
 
     def _must(self, word: str, done: str, **fields: object) -> Line:
-        """The worker's answer. Raises a WiresumError if it has not done what it must, a SessionClosedError if it
-        leaves."""
+        """Returns the worker's answer. Raises a WiresumError if the worker has not done what it must, a
+        SessionClosedError if it leaves."""
         answer = self._ask(word, **fields)
         if answer is None and self._over.is_set():
             raise SessionClosedError("the worker has left")
@@ -191,7 +191,7 @@ class Service:
         return answer
 
     def _ask(self, word: str, **fields: object) -> Line | None:
-        """The worker's answer; None if it gives none."""
+        """Returns the worker's answer; None if it gives none."""
         with self._asking:
             self._asked += 1
             if self._over.is_set() or not self._channel.send(word, id=self._asked, **fields):
@@ -208,7 +208,7 @@ class Service:
                     return answer
 
     def _explain(self, line: Line) -> None:
-        """Raises LineError."""
+        """Answers why the data path failed. Raises LineError."""
         if self._membership is None:
             raise LineError(f"'{line.word}' came before the job was joined")
         try:
@@ -223,6 +223,6 @@ class Service:
 
 
 def _variables_in(text: str) -> dict[str, str]:
-    """Of "NAME=value", each with a NUL after it."""
+    """Parses "NAME=value", each with a NUL after it."""
     pairs = (variable.partition("=") for variable in text.split("\0")[:-1])
     return {name: value for name, _, value in pairs}
