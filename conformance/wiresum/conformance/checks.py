@@ -17,7 +17,7 @@ from wiresum.conformance.switch import Switch, SwitchError
 from wiresum.controller.driver import DriverError
 
 FAILURES_MAX = 3
-"""How many differences of one check a report has."""
+"""A report shows at most so many differences of one check."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Check:
     """The file of vectors, "frames", or "sequences"."""
     name: str
     rules: tuple[str, ...]
-    """The rules that it proves; a random sequence proves those that its failures name."""
+    """The rules that the check proves; a random sequence proves those that its failures name."""
     needs: frozenset[str]
     run: Callable[[Switch], Iterator[Failure]]
 
@@ -34,12 +34,12 @@ class Check:
         return f"{self.group}/{self.name}"
 
     def matches(self, pattern: str) -> bool:
-        """A pattern of names, or a rule, or the section of one."""
+        """Returns whether the check fits a pattern of names, a rule, or a rule's section."""
         section = any(rule == pattern or rule.startswith(f"R{pattern}.") for rule in self.rules)
         return section or fnmatch.fnmatch(str(self), pattern) or fnmatch.fnmatch(self.name, pattern)
 
     def failures(self, switch: Switch) -> list[Failure]:
-        """The first differences. A switch that stops answering has failed the check."""
+        """Returns the first differences. A switch that stops answering has failed the check."""
         found: list[Failure] = []
         try:
             for failure in self.run(switch):
@@ -52,14 +52,15 @@ class Check:
 
 
 def all_checks(seeds: Sequence[int] = (), packets: int = 0) -> list[Check]:
-    """All checks there are; sequences of so many packets for each seed."""
+    """Returns all checks; `packets` is the length of each seed's sequence."""
     checks = [*_of_vectors()]
     checks += [Check("frames", case.name, case.rules, case.needs, case.failures) for case in CASES]
     return checks + [_sequence(seed, packets) for seed in seeds]
 
 
 def chosen(checks: Collection[Check], profiles: Collection[str], only: Collection[str] = ()) -> list[Check]:
-    """The checks that a switch with these profiles must pass, and that match any of the patterns, if there are any."""
+    """Returns the checks that a switch with these profiles must pass, and that match any of the patterns, if there are
+    any."""
     fit = [check for check in checks if check.needs <= set(profiles)]
     return [check for check in fit if not only or any(check.matches(pattern) for pattern in only)]
 

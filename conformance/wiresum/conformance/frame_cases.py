@@ -1,5 +1,4 @@
-"""Cases that no scenario can say: jobs in special places, single fields of a frame, and traffic that is not the
-protocol's."""
+"""Cases beyond scenarios: jobs in special places, single fields of a frame, and traffic outside the protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX, THREADS_MAX,
 BROADCAST, UNKNOWN, MULTICAST = b"\xff" * 6, bytes.fromhex("020000009999"), bytes.fromhex("333300000001")
 ROUND, TENSOR, CHUNK = 2, 0x01020304, 0x05060708
 FRAME_BYTES_MIN = 60
-"""Without the check sequence."""
+"""The least frame, without the check sequence."""
 BATCH = 24
 """A switch has room for so many frames on the way to one port."""
 OF_OTHERS = 4 + 4 + 1 + 13 + 8 + 32 + 12
@@ -33,7 +32,7 @@ class Case:
     rules: tuple[str, ...]
     needs: frozenset[str]
     play: Callable[[Network], Iterator[str]]
-    """The differences from what is required; an empty text is none."""
+    """Yields the differences from what is required; an empty text is none."""
 
     def failures(self, switch: Switch) -> Iterator[Failure]:
         for text in filter(None, self.play(Network(switch))):
@@ -53,7 +52,7 @@ def case(*rules: str, needs: str = "") -> Callable[[Callable[[Network], Iterator
 
 
 def a_job(there: Network, workers: int = 2, **fields: int) -> Job:
-    """A job of two workers, or another, admitted."""
+    """Admits a job of two workers, or another."""
     values = {"threads": 1, "slot_base": 0, "slots": 4, "lanes": there.switch.lanes} | fields
     job = Job(number=1, key=0xFEED0001, workers=workers, **values)
     there.admit(job)
@@ -61,14 +60,14 @@ def a_job(there: Network, workers: int = 2, **fields: int) -> Job:
 
 
 def contribution(job: Job, worker: int, words: tuple[int, ...] = (), *, cell: int = 0, kind: Kind = Kind.DATA) -> bytes:
-    """A packet of an even round; its words are ones unless given."""
+    """Makes a packet of an even round; its words are ones unless given."""
     fields = {"worker": worker, "cell": cell, "round": ROUND, "tensor": TENSOR, "chunk": CHUNK}
     header = Header(kind=kind, job=job.number, key=job.key, **fields).pack()
     return header + (struct.pack(f"!{job.lanes}I", *(words or (1,) * job.lanes)) if kind == Kind.DATA else b"")
 
 
 def result(packet: bytes, job: Job, word: int) -> bytes:
-    """The RESULT of which a packet is the trigger, with equal words."""
+    """Makes the RESULT that a packet triggers, with equal words."""
     return replace(Header.unpack(packet), kind=Kind.RESULT).pack() + struct.pack("!I", word) * job.lanes
 
 
@@ -85,14 +84,14 @@ def wrong_answer(
 
 
 def passes(there: Network, port: int, content: bytes, at: set[int]) -> str:
-    """Sends a frame of others; what is wrong unless exactly it comes out at these ports."""
+    """Sends another's frame; returns what is wrong unless it comes out at exactly these ports."""
     came = [(out, padded(copy)) for out, copy in there.switch.exchange([(port, content)])]
     wanted = [(out, padded(content)) for out in at]
     return "" if sorted(came) == sorted(wanted) else f"{content.hex()} came out as {came}"
 
 
 def padded(frame: bytes) -> bytes:
-    """The frame as Ethernet carries it, which may have no shorter one."""
+    """Pads the frame to Ethernet's least length."""
     return frame.ljust(FRAME_BYTES_MIN, b"\0")
 
 
@@ -183,7 +182,7 @@ def a_checksum_that_comes_out_as_zero_has_its_other_form(there: Network) -> Iter
 
 
 def _made_up(frame: bytes, job: Job, first: int = 1) -> tuple[int, ...]:
-    """Words with which the sum over the frame is all ones: the first one takes what its checksum says."""
+    """Makes words with which the sum over the frame is all ones: the first one includes the frame's checksum."""
     return (first + int.from_bytes(frame[40:42], "big"), *(1,) * (job.lanes - 1))
 
 
@@ -213,7 +212,7 @@ def _odd_headers(right: bytes) -> dict[str, bytes]:
 
 
 def with_ipv4_sum(frame: bytes, header_bytes: int = 20) -> bytes:
-    """The frame with a right IPv4 checksum."""
+    """Returns the frame with a right IPv4 checksum."""
     header = frame[14:24] + b"\0\0" + frame[26 : 14 + header_bytes]
     return frame[:24] + struct.pack("!H", internet_checksum(header)) + frame[26:]
 
@@ -229,8 +228,8 @@ def _refused(there: Network, job: Job, name: str, content: bytes) -> Iterator[st
 
 @case("R2.7", "R2.8", "R2.12", needs="udp_checksum frames network")
 def no_flipped_bit_of_a_frame_has_an_effect(there: Network) -> Iterator[str]:
-    """Neither of a contribution that would complete the cell nor of a question to a complete one. Behind the Ethernet
-    header, that is: its addresses and type say whether a frame comes to the switch at all."""
+    """A flipped bit undoes a contribution that would complete the cell, and a question to a complete one. The Ethernet
+    header is left out: its addresses and type say whether a frame comes to the switch at all."""
     job = a_job(there)
     send(there, job.members[0], contribution(job, 0, (3,) * job.lanes))
     for kind in (Kind.EMPTY, Kind.DATA, Kind.QUESTION):
@@ -259,7 +258,7 @@ def _flipped(frame: bytes, bit: int) -> bytes:
 
 
 def _traffic(a: frames.Host, b: frames.Host) -> dict[str, bytes]:
-    """What comes after the Ethernet addresses of frames from a to b: their type and the rest."""
+    """Returns what follows the Ethernet addresses of frames from a to b: type and content."""
     ends = UdpFrame(a, b, 40_000, 53, b"hello")
     ours = replace(ends, target_port=SWITCH_PORT)
     plain, udp = ends.pack()[12:], with_ipv4_sum
@@ -335,7 +334,7 @@ def other_traffic_is_not_counted(there: Network) -> Iterator[str]:
 
 
 def _host(there: Network, number: int) -> tuple[int, frames.Host]:
-    """An imaginary host, and its port."""
+    """Returns the port of an imaginary host, and the host."""
     member = Member(0, number)
     for below in range(number + 1):
         there.place(Member(0, below))
@@ -420,7 +419,7 @@ def a_damaged_ping_is_not_answered(there: Network) -> Iterator[str]:
 
 @case("ping", needs="network")
 def who_sent_a_ping_with_a_damaged_payload_notices(there: Network) -> Iterator[str]:
-    """The switch changes the checksum by as much as the message, so what was wrong stays wrong."""
+    """The switch adjusts the checksum by what it changes, so a wrong message stays wrong."""
     port, asker = _host(there, 0)
     content = icmp_frame(8, asker, there.switch.own, b"\0\x4d\0\x05payload")
     for _, answer in there.switch.exchange([(port, content[:-1] + bytes([content[-1] ^ 1]))]):

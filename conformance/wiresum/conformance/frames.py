@@ -29,7 +29,7 @@ class Host:
 
 @dataclass(frozen=True)
 class FrameChanges:
-    """What is wrong with a frame, or odd. Checksums fit changed lengths; then bits are flipped."""
+    """Faults and oddities of a frame. Checksums fit changed lengths; then bits are flipped."""
 
     ip_length: int | None = None
     udp_length: int | None = None
@@ -37,9 +37,9 @@ class FrameChanges:
     flip: int | None = None
     """The number of a bit, from the start of the IPv4 header."""
     trailer: int = 0
-    """How many bytes follow the datagram."""
+    """The bytes that follow the datagram."""
     cut: int = 0
-    """How many bytes the frame lacks at its end."""
+    """The bytes that the frame lacks at its end."""
 
 
 UNCHANGED = FrameChanges()
@@ -60,7 +60,7 @@ class UdpFrame:
     ttl: int = TTL
     identification: int = 0
     has_checksum: bool = True
-    """UDP's; a switch that cannot compute one sends none."""
+    """True if UDP has a checksum; a switch that cannot compute one sends none."""
 
     def pack(self, changes: FrameChanges = UNCHANGED) -> bytes:
         length = changes.udp_length if changes.udp_length is not None else _UDP.size + len(self.payload)
@@ -76,7 +76,7 @@ class UdpFrame:
 
     @staticmethod
     def split(frame: bytes) -> tuple[UdpFrame, bytes]:
-        """The datagram of a frame, and what follows it. Raises `ValueError` like `unpack`."""
+        """Returns the datagram of a frame, and the bytes after it. Raises `ValueError` like `unpack`."""
         (length,) = struct.unpack_from("!H", frame.ljust(_ETHERNET.size + 4), _ETHERNET.size + 2)
         end = _ETHERNET.size + length
         return UdpFrame.unpack(frame[:end]), frame[end:]
@@ -116,7 +116,7 @@ class UdpFrame:
 
 
 def udp_checksum(frame: UdpFrame, length: int, datagram: bytes) -> int:
-    """RFC 768, of a datagram whose checksum is zero; zero itself is written as its other form."""
+    """Computes RFC 768's sum of a datagram whose checksum is zero; a sum of zero is written as its other form."""
     pseudo_header = frame.source.address.packed + frame.target.address.packed + struct.pack("!HH", PROTOCOL_UDP, length)
     return internet_checksum(pseudo_header + datagram) or 0xFFFF
 
@@ -124,7 +124,7 @@ def udp_checksum(frame: UdpFrame, length: int, datagram: bytes) -> int:
 def ipv4_header(
     frame: UdpFrame, payload_bytes: int, protocol: int = PROTOCOL_UDP, *, total_bytes: int | None = None
 ) -> bytes:
-    """With its checksum, and the flag "don't fragment"."""
+    """Makes the header, with its checksum, and the flag "don't fragment"."""
     total = total_bytes if total_bytes is not None else _IPV4.size + payload_bytes
     fields = [0x45, frame.dscp << 2 | frame.ecn, total, frame.identification, DO_NOT_FRAGMENT]
     ends = (frame.source.address.packed, frame.target.address.packed)
@@ -149,7 +149,7 @@ def icmp_frame(icmp_type: int, source: Host, target: Host, body: bytes, *, ttl: 
 
 
 def internet_checksum(content: bytes) -> int:
-    """RFC 1071; 0 for content that includes its right checksum."""
+    """Computes RFC 1071's sum; 0 for content that includes its right checksum."""
     padded = content + b"\0" * (len(content) % 2)
     total: int = sum(word for (word,) in struct.iter_unpack("!H", padded))
     while total > 0xFFFF:

@@ -15,7 +15,7 @@ from wiresum.controller.driver import REASONS, Endpoint
 from wiresum.controller.switches import Host
 
 CALL_S_MAX = 60.0
-"""How long the script may take for one call."""
+"""The script may take so long for one call."""
 
 
 class Hooked:
@@ -65,7 +65,7 @@ class Hooked:
         return counted
 
     def _call(self, verb: str, **about: Any) -> Any:
-        """The script's answer, which may be empty: None."""
+        """Returns the script's answer; None if the answer is empty."""
         try:
             done = subprocess.run(
                 [self._script, verb],
@@ -84,7 +84,7 @@ class Hooked:
 
 
 def document(placed: PlacedJob) -> dict[str, Any]:
-    """A job as the script gets it: the rows of who may contribute, and the receivers of its RESULTs."""
+    """Describes a job to the script: the rows of who may contribute, and the receivers of its RESULTs."""
     job, uplink = placed.entry, placed.entry.uplink
     full = (1 << job.workers) - 1
     workers = [

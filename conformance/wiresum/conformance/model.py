@@ -1,7 +1,7 @@
 """The required answer to any packet, and the rules that require it: sections 3 and 8 of docs/protocol.md as a program.
 
-It is as plain as the protocol's text, and shares no code with any switch. The vectors hold it to the protocol: it gives
-what each of them expects (conformance/tests/test_model.py).
+The model is as plain as the protocol's text, and shares no code with any switch. The vectors hold it to the protocol:
+it gives what each of them expects (conformance/tests/test_model.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from wiresum.conformance.scenarios import Arrival, End, Expectation, Job, Member
 from wiresum.join.constants import HEADER_BYTES, PARENT, PARENT_BIT, WIRE_VERSION, Header, Kind
 
 DIVERGED = 2
-"""The flag that says that the workers call different collectives."""
+"""The flag of a RESULT whose workers call different collectives."""
 ROUNDS = 1 << 32
 ROUNDS_OF_SLOT = 2
-"""From a round to the next of the same cell."""
+"""The distance from a round to the next of the same cell."""
 WORKER_THAT_ASKS = 0
 _WORDS = 1 << 32
 
@@ -29,7 +29,7 @@ _OF_FRAME = ("R2.7", "R2.8", "R2.12")
 class Answer(NamedTuple):
     expectation: Expectation
     rules: tuple[str, ...]
-    """The rules that decide it."""
+    """The rules that decide the answer."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Cell:
     """None: this round has not seen DATA."""
     diverged: bool = False
     asked: bool = False
-    """A question has come since the last contribution."""
+    """True if a question has come since the last contribution."""
 
 
 class _Dropped(Exception):  # noqa: N818 - no error: it ends the way of a packet
@@ -53,14 +53,14 @@ class _Dropped(Exception):  # noqa: N818 - no error: it ends the way of a packet
 
 
 class Model:
-    """A switch as the protocol says that it is."""
+    """A switch that follows the protocol."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
         self._cells: dict[int, Cell] = {}
 
     def handle(self, event: Job | End | Arrival) -> Answer | None:
-        """The required answer to a packet; None for an event that is none."""
+        """Returns the required answer to a packet; None for any other event."""
         if isinstance(event, Arrival):
             return self.answer(event)
         if isinstance(event, Job):
@@ -135,7 +135,8 @@ def _summed(job: Job, cell: Cell, header: Header, words: tuple[int, ...]) -> Ans
 
 
 def with_rules(scenario: Scenario) -> Scenario:
-    """The scenario whose steps name the rules that decide them; so does the scenario, besides those of its comments."""
+    """Returns the scenario with the deciding rules in each step, and all of them in the scenario, besides its
+    comments'."""
     model = Model()
     events: list[Job | Step | End] = []
     for event in scenario.events:
@@ -202,7 +203,7 @@ def _asked(job: Job, cell: Cell, header: Header) -> Answer:
 
 
 def _again(job: Job, cell: Cell, header: Header) -> Answer:
-    """The answer to a duplicate, or to a question, in a cell that all workers of this switch have contributed to."""
+    """Answers a duplicate, or a question, in a cell that all workers of this switch have contributed to."""
     question = header.kind == Kind.QUESTION
     if job.parent is None or cell.bitmap & PARENT_BIT:
         expectation = _result(job, cell, header, Verdict.RESEND, (Member(job.number, header.worker),))
@@ -255,6 +256,6 @@ def _packed(words: tuple[int, ...]) -> bytes:
 
 
 def _of_sum(cell: Cell, header: Header) -> tuple[str, ...]:
-    """The rules that say what an answer with the cell's sum carries."""
+    """Returns the rules about what an answer with the cell's sum carries."""
     of_words = ("R8.10",) if cell.bitmap & PARENT_BIT else ("R3.9", "R3.12", "R3.13", "R3.14", "R3.21")
     return ("R3.11", "R3.15", "R3.19", "R3.20", *(() if header.kind == Kind.META else of_words))

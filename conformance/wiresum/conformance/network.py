@@ -13,14 +13,14 @@ from wiresum.controller.switches import Host
 from wiresum.join.constants import PARENT, SWITCH_PORT, THREADS_MAX
 
 HOSTS_MAX = 64
-"""How many imaginary hosts there are; host n is at port n, counted around."""
+"""The number of imaginary hosts; host n is at port n, counted around."""
 FIRST_WORKER_PORT = 20_000
 _HOSTS_NET, _STRANGER = 0x0100, 0x0808
 """The last two bytes of the first host's address, less one, and of an address that no host has."""
 
 
 def host(switch: Switch, number: int) -> Host:
-    """An imaginary host. Its address is in the /16 of the switch's own."""
+    """Returns an imaginary host. Its address is in the /16 of the switch's own."""
     address = _near(switch, _HOSTS_NET + 1 + number)
     mac = f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
     return Host(f"host{number}", str(address), mac, switch.ports[number % len(switch.ports)])
@@ -31,7 +31,7 @@ def hosts(switch: Switch) -> list[Host]:
 
 
 def stranger(switch: Switch) -> frames.Host:
-    """A host whose address no job has."""
+    """Returns a host whose address no job has."""
     return frames.Host(bytes.fromhex("02000000fffd"), _near(switch, _STRANGER))
 
 
@@ -67,11 +67,12 @@ class Network:
         return frames.Host(bytes.fromhex(there.mac.replace(":", "")), IPv4Address(there.address))
 
     def base_port(self, member: Member) -> int:
-        """The first of a member's UDP ports; there is one for each thread. Members on one host have different ones."""
+        """Returns the first of a member's UDP ports; there is one for each thread. Members on one host have different
+        ones."""
         return FIRST_WORKER_PORT + THREADS_MAX * self._places[member][1]
 
     def offset_of(self, member: Member) -> int:
-        """The port offset of the member's job."""
+        """Returns the port offset of the member's job."""
         return next(job.port_offset for job in self._placed if job.number == member.job)
 
     def admit(self, job: Job) -> PlacedJob:
@@ -105,6 +106,6 @@ class Network:
         return frames.UdpFrame(sender, self.switch.own, source_port, SWITCH_PORT + thread, datagram)
 
     def own_frame(self, member: Member, datagram: bytes, *, thread: int = 0, ecn: int = 0) -> frames.UdpFrame:
-        """A datagram of a member's thread to the same thread of the switch."""
+        """Makes a frame from a member's thread to the same thread of the switch."""
         frame = self.frame(self.host(member), self.base_port(member) + thread, datagram, thread=thread)
         return replace(frame, ecn=ecn)

@@ -14,8 +14,8 @@ from wiresum.join.constants import STRAY_ROW
 
 
 def entities_of(job: PlacedJob, row: int) -> list[desired.Entity]:
-    """All entries and groups of a job, as the controller writes them. The driver derives the row of counters from the
-    job's number; here it is a parameter, since scenarios use any number."""
+    """Returns all entries and groups of a job, as the controller writes them. The driver derives the row of counters
+    from the job's number; here it is a parameter, since scenarios use any number."""
     ports = [host.port for host in job.hosts]
     entities: list[desired.Entity] = [*deliver.entries(job.entry, job.hosts, job.parent), deliver.group(row, ports)]
     if job.parent is None:

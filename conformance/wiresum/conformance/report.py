@@ -1,4 +1,4 @@
-"""What a run found: as text, by rule, and as JUnit XML."""
+"""A run's findings, by rule, as text and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Outcome:
 
 class Report:
     def __init__(self, outcomes: Sequence[Outcome], left_out: int = 0) -> None:
-        """`left_out`: how many checks the switch's profiles leave out."""
+        """`left_out`: the number of checks that the switch's profiles leave out."""
         self._outcomes, self._left_out = outcomes, left_out
 
     @property
@@ -34,7 +34,7 @@ class Report:
         return {rule for outcome in self._outcomes for failure in outcome.failures for rule in failure.rules}
 
     def lines(self) -> Iterator[str]:
-        """The text: a line for each rule, then the differences, then the sum of it all."""
+        """Yields the text: a line for each rule, then the differences, then the totals."""
         for rule in sorted({rule for outcome in self._outcomes for rule in _rules(outcome)}, key=_order):
             concerned = [outcome for outcome in self._outcomes if rule in _rules(outcome)]
             broken = [outcome for outcome in concerned if any(rule in failure.rules for failure in outcome.failures)]
@@ -49,7 +49,7 @@ class Report:
         yield f"{len(self._outcomes)} checks, {len(self.failed)} failed{left_out}"
 
     def junit(self) -> str:
-        """JUnit XML: a test case for each check."""
+        """Returns JUnit XML: a test case for each check."""
         suite = ElementTree.Element(
             "testsuite", name="wiresum conformance", tests=str(len(self._outcomes)), failures=str(len(self.failed))
         )
@@ -73,5 +73,5 @@ def _rules(outcome: Outcome) -> set[str]:
 
 
 def _order(rule: str) -> tuple[list[int], str]:
-    """Rules come by number, and after them what is none of the protocol's."""
+    """Sorts rules by number, and everything else after them."""
     return [int(number) for number in re.findall(r"[0-9]+", rule)] or [sys.maxsize], rule
