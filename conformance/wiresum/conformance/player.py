@@ -16,18 +16,18 @@ from wiresum.join.constants import HEADER_BYTES, SWITCH_PORT, Header
 OF_WORDS = frozenset({"R3.9", "R3.12", "R3.13", "R3.14", "R3.20", "R3.21", "R8.10"})
 OF_EXPONENT = frozenset({"R3.15", "R8.10"})
 OF_FLAGS = frozenset({"R2.16", "R3.11", "R3.19", "R8.10"})
-"""The rules about these parts of an answer; all others say whether there is one, to whom, and what it echoes."""
+"""Rules about these parts of an answer; all others say whether there is an answer, to whom, and what it echoes."""
 
 
 class Wrong(NamedTuple):
-    """What is wrong with the answer to a packet; an empty text: nothing."""
+    """A fault in the answer to a packet; an empty text: none."""
 
     text: str = ""
     rules: frozenset[str] | None = None
-    """The rules that are about the part that is wrong; None: those of no single part."""
+    """The rules about the wrong part; None: the rules of no single part."""
 
     def blames(self, rules: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the rules that are about what is wrong, or all if none is."""
+        """Returns the rules about the wrong part, or all if there are none."""
         parts = OF_WORDS | OF_EXPONENT | OF_FLAGS
         return tuple(r for r in rules if (r not in parts if self.rules is None else r in self.rules)) or rules
 
@@ -41,7 +41,7 @@ class Failure(NamedTuple):
 
 
 def failures(scenario: Scenario, switch: Switch, *, counts_each: bool = True) -> Iterator[Failure]:
-    """The differences, found one by one. `counts_each`: compares the counters after each step, and not at the end."""
+    """Yields the differences. `counts_each`: compares the counters after each step, and not at the end."""
     there = Network(switch, scenario.slots)
     steps = [step for step in scenario.steps if _is_visible(step, switch)]
     for member in scenario.members:
@@ -73,7 +73,7 @@ def _is_visible(step: Step, switch: Switch) -> bool:
 
 
 def _counts(step: Step, switch: Switch) -> Counter[str]:
-    """How the counters must go up."""
+    """Returns how the counters must go up."""
     expected = step.expectation
     uncounted = step.refused_by_hosts and "frames" not in switch.profiles
     counts = Counter({expected.reason: 1} if expected.reason and not uncounted else {})
@@ -81,7 +81,7 @@ def _counts(step: Step, switch: Switch) -> Counter[str]:
 
 
 def _wrong(step: Step, there: Network) -> Wrong:
-    """Sends the step's frame; gives the first difference of what comes out."""
+    """Sends the step's frame; returns the first difference of what comes out."""
     switch, expected = there.switch, step.expectation
     sender = network.stranger(switch) if step.source is None else there.host(step.source)
     source_port = there.base_port(step.source or step.sender) + step.source_thread
@@ -104,7 +104,7 @@ def wrong_copies(
     datagram: bytes,
     cause: bytes = b"",
 ) -> Wrong:
-    """The first difference between the frames that came out and a copy of the datagram for each receiver."""
+    """Returns the first difference between the frames that came out and a copy of the datagram for each receiver."""
     lacking = list(receivers)
     for port, content in came:
         try:
@@ -129,7 +129,7 @@ def wrong_copies(
 
 
 def _part(found: bytes, wanted: bytes) -> frozenset[str] | None:
-    """The rules that are about the part of an answer that is wrong."""
+    """Returns the rules about the part of an answer that is wrong."""
     if len(found) < HEADER_BYTES or found[HEADER_BYTES:] != wanted[HEADER_BYTES:]:
         return OF_WORDS
     header, right = Header.unpack(found), Header.unpack(wanted)

@@ -41,7 +41,7 @@ from wiresum.join.constants import (
 FOLDER = Path(__file__).resolve().parent / "vectors"
 
 FEATURES = frozenset({"diverged_flag", "frames", "trees", "udp_checksum"})
-"""The profiles that a scenario names."""
+"""The profiles that a scenario may name."""
 
 SCENARIO_LANES_MAX = 360
 DATAGRAM_BYTES_MAX = 1472
@@ -66,8 +66,8 @@ class VectorError(ValueError):
 
 @cache
 def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
-    """All scenarios of all files, by file name and line. Raises `VectorError` if there is none, or two have the same
-    name."""
+    """Loads all scenarios of all files, by file name and line. Raises `VectorError` if there is none, or two have the
+    same name."""
     scenarios = [scenario for path in sorted(folder.glob("*.txt")) for scenario in load(path)]
     if not scenarios:
         raise VectorError(f"{folder}: no scenario: vectors are *.txt files here")
@@ -81,7 +81,7 @@ def load_all(folder: Path = FOLDER) -> tuple[Scenario, ...]:
 
 
 def load(path: Path) -> tuple[Scenario, ...]:
-    """The scenarios of one file. Raises `VectorError` with file and line."""
+    """Loads the scenarios of one file. Raises `VectorError` with file and line."""
     return tuple(_File(path).scenarios())
 
 
@@ -120,7 +120,8 @@ class _File:
         yield _scenario(block, rules)
 
     def _lines(self) -> Iterator[_Line]:
-        """The lines without their comments; a line has the rules that its comment, or one right above it, names."""
+        """Yields the lines without their comments; a line has the rules that its comment, or one right above it,
+        names."""
         above: list[str] = []
         for number, raw in enumerate(self._path.read_text(encoding="ascii").splitlines(), start=1):
             text, _, comment = (part.strip() for part in raw.partition("#"))
@@ -212,7 +213,7 @@ class _Jobs:
 
     def __init__(self) -> None:
         self.known: dict[int, Job] = {}
-        """The newest job of each number; packets may come from one that has ended."""
+        """The newest job of each number; packets may come from a job that has ended."""
         self._running: dict[int, Job] = {}
         self._ended: list[Job] = []
 
@@ -233,7 +234,7 @@ class _Jobs:
         return End(job)
 
     def _conflict(self, job: Job) -> str | None:
-        """Why a job conflicts with those before it, or an empty text."""
+        """Returns why a job conflicts with those before it; otherwise None."""
         if job.number in self._running:
             return f"job {job.number} is declared twice"
         for other in self._running.values():
@@ -263,7 +264,7 @@ def _job(line: _Line) -> Job:
 
 
 def _objection(job: Job) -> str | None:
-    """Why a switch or this format refuses a job by itself, or an empty text."""
+    """Returns why a switch or this format refuses a job by itself; otherwise None."""
     if job.key == 0:
         return "key 0 is nobody's"
     if not 1 <= job.workers <= SWITCH_WORKERS_MAX:
@@ -471,7 +472,7 @@ class _StepParser:
 
 
 def _owner(job: Job, slot: int) -> int:
-    """The thread that owns a slot; for a slot beyond the lease, the last thread."""
+    """Returns the thread that owns a slot; for a slot beyond the lease, the last thread."""
     return min(slot // (job.slots // job.threads), job.threads - 1)
 
 
@@ -481,4 +482,4 @@ _WORD_FORMS: Mapping[str, tuple[str, int | None, Callable[[list[int], int], list
     "alternate": (":", 2, lambda values, lanes: list(islice(cycle(values), lanes))),
     "list": (",", None, lambda values, lanes: values + [0] * (lanes - len(values))),
 }
-"""The notations for a packet's words: separator, how many numbers, and the words made of them."""
+"""Notations for a packet's words: the separator, the number of values, and the function that makes the words."""

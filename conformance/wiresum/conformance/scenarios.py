@@ -1,4 +1,4 @@
-"""What is played to a switch: jobs, packets in, and the required answers."""
+"""The scenarios that are played to a switch: jobs, packets in, and the required answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROFILES = {
     "frames": "the switch itself refuses and counts frames, where a host's kernel takes more and counts none",
     "network": "it answers ARP and pings, and passes on the frames of others",
 }
-"""What a switch may implement. A scenario names those that it needs, besides kinds of packets, which say it."""
+"""Profiles that a switch may implement. A scenario names those that it needs, but its kinds of packets imply theirs."""
 
 DROP_REASONS = frozenset({"duplicate", "stale", "out_of_lease", "unknown", "malformed"})
 
@@ -33,9 +33,9 @@ MACS |= {"stranger": bytes.fromhex("02000000fffc"), "nobody": bytes(6)}
 
 
 class Verdict(Enum):
-    """What comes out: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; to the parent,
-    the sum (up), or the sum or a question because of a duplicate or question (again); or at most the frame itself,
-    since it is not to the switch (pass)."""
+    """The required output: nothing (hold, drop); a RESULT to all workers; a RESULT or MISSING to the sender; to the
+    parent, the sum (up), or the sum or a question because of a duplicate or question (again); or at most the frame
+    itself, since its target is not the switch (pass)."""
 
     HOLD = "hold"
     DROP = "drop"
@@ -79,13 +79,13 @@ class Job:
         return tuple(Member(self.number, worker) for worker in range(self.workers))
 
     def overlaps(self, other: Job) -> bool:
-        """Whether two jobs have a slot in common."""
+        """Returns whether two jobs have a slot in common."""
         return self.slot_base < other.slot_base + other.slots and other.slot_base < self.slot_base + self.slots
 
 
 @dataclass(frozen=True)
 class End:
-    """A job is removed."""
+    """The removal of a job."""
 
     job: Job
 
@@ -103,7 +103,7 @@ class Expectation:
     """The RESULT or MISSING, as UDP payload; empty for HOLD, DROP and PASS."""
 
     def miscounted(self, packets: Mapping[str, int]) -> str:
-        """How the counters went up, if not as expected."""
+        """Returns how the counters went up, if not as expected; otherwise ""."""
         if dict(packets) == ({self.reason: 1} if self.reason else {}):
             return ""
         return f"counted as {dict(packets)}, and not {f'once as {self.reason}' if self.reason else 'at all'}"
@@ -115,13 +115,13 @@ class Arrival:
 
     sender: Member
     source: Member | None
-    """The member whose IPv4 address it carries; None for a stranger's."""
+    """The member whose IPv4 address the packet carries; None for a stranger's."""
     port: Member
-    """The member at whose ingress port it arrives."""
+    """The member at whose ingress port the packet arrives."""
     thread: int
-    """The distance from the switch's base port to its destination port."""
+    """The distance from the switch's base port to the destination port."""
     source_thread: int
-    """The distance from the source's base port to its source port; a stranger has one port."""
+    """The distance from the source's base port to the source port; a stranger has one port."""
     datagram: bytes
     """The UDP payload."""
 
@@ -132,29 +132,29 @@ class Step(Arrival):
 
     expectation: Expectation
     line: int = 0
-    """In its file; 0: it is in none."""
+    """The line number in the file; 0: there is no file."""
     text: str = ""
-    """The line itself, or what the packet is, for messages."""
+    """The line itself, or a description of the packet, for messages."""
     changes: FrameChanges = UNCHANGED
-    """What is odd about the frame that carries the datagram."""
+    """Oddities of the frame that carries the datagram."""
     mac: str | None = None
-    """To whom the frame is addressed: one of `MACS`; None: the switch."""
+    """The frame's destination: one of `MACS`; None: the switch."""
     rules: tuple[str, ...] = ()
-    """The rules that decide the result; empty: it is not known."""
+    """The rules that decide the result; empty: unknown."""
 
     @property
     def kind(self) -> int | None:
-        """The packet's kind; None: it is too short to have one."""
+        """The packet's kind; None: the packet is too short to have one."""
         return self.datagram[0] & 0xF if self.datagram else None
 
     @property
     def hardware_only(self) -> bool:
-        """It differs only by its ingress port, so a switch with a single port skips it."""
+        """True if the packet differs only by its ingress port, so that a switch with a single port skips it."""
         return self.port != self.sender
 
     @property
     def refused_by_hosts(self) -> bool:
-        """It differs by its frame, which a host refuses before a socket shows the datagram."""
+        """True if a host refuses the frame before a socket shows the datagram."""
         refused = self.expectation.verdict in (Verdict.DROP, Verdict.PASS)
         return refused and (self.changes != UNCHANGED or self.mac is not None)
 
@@ -169,13 +169,13 @@ class Scenario:
     needs: frozenset[str]
     """`PROFILES` that a switch must implement for this scenario."""
     events: tuple[Job | Step | End, ...]
-    """A `Job` is admitted, a packet comes in, a job ends."""
+    """Admissions of jobs, packets in, and ends of jobs."""
     rules: tuple[str, ...] = ()
-    """The rules of docs/protocol.md that it proves: those that comments in the file name."""
+    """The rules of docs/protocol.md that the scenario proves: those that comments in the file name."""
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
-        """In the order of admission. A number may be reused after its job has ended."""
+        """All jobs, in the order of admission. A number may be reused after its job has ended."""
         return tuple(event for event in self.events if isinstance(event, Job))
 
     @cached_property
@@ -191,7 +191,7 @@ class Scenario:
 
     @property
     def slots(self) -> int:
-        """How many slots the leases reach to. A runner may add one offset to all of them."""
+        """The slots that all leases reach to. A runner may add one offset to all of them."""
         return max(job.slot_base + job.slots for job in self.jobs)
 
     def where(self, step: Step) -> str:

@@ -1,4 +1,4 @@
-"""What a switch under test must offer: jobs in its tables, frames in at its ports, frames out."""
+"""The interface of a switch under test: jobs in its tables, frames in at its ports, frames out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = "results"
 
 
 class SwitchError(RuntimeError):
-    """The switch or its vendor's script failed in what is not the protocol's; the text says in what."""
+    """The switch or its vendor's script failed outside the protocol; the text says in what."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Switch(Protocol):
 
     @property
     def own(self) -> frames.Host:
-        """The MAC and IPv4 address that it answers to."""
+        """The MAC and IPv4 address that the switch answers to."""
 
     @property
     def ports(self) -> Sequence[int]:
@@ -41,14 +41,14 @@ class Switch(Protocol):
 
     @property
     def lanes(self) -> int:
-        """The words of its packets."""
+        """The words of the switch's packets."""
 
     @property
     def profiles(self) -> frozenset[str]:
-        """The `PROFILES` that it implements."""
+        """The `PROFILES` that the switch implements."""
 
     def fresh(self, slots: int) -> int:
-        """Ends all jobs; gives the first of so many slots whose cells no job has used."""
+        """Ends all jobs; returns the first of so many slots whose cells no job has used."""
         ...
 
     def admit(self, job: PlacedJob) -> None: ...
@@ -56,11 +56,11 @@ class Switch(Protocol):
     def evict(self, job: PlacedJob) -> None: ...
 
     def exchange(self, sent: Sequence[tuple[int, bytes]], expected: int = 0) -> list[tuple[int, bytes]]:
-        """Sends frames, each at its port, and gives all that come out, in the order of arrival at each port. A switch
-        for which waiting is dear waits for `expected` frames, and gives later ones at the next call."""
+        """Sends frames, each at its port, and returns all that come out, in the order of arrival at each port. A switch
+        for which waiting is dear waits for `expected` frames, and returns later ones at the next call."""
         ...
 
     def counted(self) -> Counter[str] | None:
-        """The packets that it has counted since some moment, of all jobs and of none: by reason, and as `RESULTS`.
-        None: it does not tell."""
+        """Returns the packets counted since some moment, of all jobs and of none: by reason, and as `RESULTS`. None:
+        the switch does not tell."""
         ...

@@ -23,13 +23,13 @@ from wiresum.conformance.scenarios import Arrival, Job, Member, Scenario, Step
 from wiresum.join.constants import PARENT, Header, Kind
 
 LATE_MAX = 24
-"""How many packets may overtake a late one."""
+"""The most packets that may overtake a late one."""
 HISTORY = 64
-"""How many packets back a duplicate's original may be."""
+"""The original of a duplicate is at most so many packets back."""
 FIRST_ROUNDS = (1, 2, 0x7FFFFFF0, 0xFFFFFFF0, 0xFFFFFFFF)
-"""Some are near the wrap-around, or near the change of the sign bit."""
+"""Some first rounds are near the wrap-around, or near the change of the sign bit."""
 WRONG_PORTS = (-1, 1, 2, 8)
-"""Includes ports of other threads, for a worker with several."""
+"""Offsets include ports of other threads, for a worker with several."""
 JOBS = (
     (3, 1, 4, None),
     (2, 2, 4, None),
@@ -43,7 +43,7 @@ JOBS = (
 
 
 def scenario(seed: int, packets: int, lanes: int, profiles: Collection[str]) -> Scenario:
-    """A scenario of random packets, of the kinds that a switch with these profiles knows."""
+    """Makes a scenario of random packets, of the kinds that a switch with these profiles knows."""
     jobs, base = [], 0
     for number, (workers, threads, slots, parent) in enumerate(JOBS, start=1):
         if parent is None or "trees" in profiles:
@@ -67,7 +67,7 @@ def _text(arrival: Arrival) -> str:
 
 @dataclass
 class _Slot:
-    """The state of a slot as seen by the workers."""
+    """The workers' view of a slot."""
 
     round: int
     tensor: int = 1
@@ -83,10 +83,10 @@ class Traffic:
         self._number = 0
         self._history: list[Arrival] = []
         self._begins = False
-        """Whether the newest packet begins a round of its slot."""
+        """True if the newest packet begins a round of its slot."""
 
     def packets(self, count: int) -> Iterator[Arrival]:
-        """The packets, in order of arrival at the switch."""
+        """Yields the packets, in order of arrival at the switch."""
         late: list[tuple[int, int, Arrival]] = []
         for number in range(count):
             arrival = self._next()
@@ -116,8 +116,8 @@ class Traffic:
         return self._malformed() if dice < 0.95 else self._not_admitted()
 
     def _contribution(self) -> Arrival:
-        """A contribution to the slot's round by a worker that has not contributed. The last one advances the slot,
-        or the parent's RESULT does if there is a parent."""
+        """Makes a contribution to the slot's round by a worker that has not contributed. The last one advances the
+        slot, or the parent's RESULT does if there is a parent."""
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
         if len(state.contributed) == entry.workers:
@@ -131,7 +131,7 @@ class Traffic:
         return arrival
 
     def _answer(self, index: int, slot: int) -> Arrival:
-        """The parent's timely answer; a RESULT advances the slot."""
+        """Makes the parent's timely answer; a RESULT advances the slot."""
         state = self._slots[index][slot]
         (kind,) = self._random.choices((Kind.RESULT, Kind.MISSING), (3, 1))
         if kind == Kind.RESULT:
@@ -139,7 +139,7 @@ class Traffic:
         return self._arrival(index, PARENT, slot, state.round, state.tensor, kind)
 
     def _answer_anyhow(self) -> Arrival:
-        """A parent's packet, whether the job has a parent or not."""
+        """Makes a parent's packet, whether the job has a parent or not."""
         index, slot = self._place()
         state = self._slots[index][slot]
         number = (state.round - self._random.choice((-2, 0, 0, 1, 2))) % (1 << 32)
@@ -152,7 +152,7 @@ class Traffic:
         self._slots[index][slot] = _Slot((state.round + 1) % (1 << 32), state.tensor + 1)
 
     def _question(self) -> Arrival:
-        """A worker's question about the slot's round or the one before, which is usually complete."""
+        """Makes a worker's question about the slot's round or the one before, which is usually complete."""
         index, slot = self._place()
         state = self._slots[index][slot]
         worker = self._random.randrange(self._jobs[index].workers)
@@ -160,7 +160,7 @@ class Traffic:
         return self._arrival(index, worker, slot, number, state.tensor, Kind.QUESTION)
 
     def _off_round(self) -> Arrival:
-        """A worker's packet of another round than the slot's."""
+        """Makes a worker's packet of another round than the slot's."""
         index, slot = self._place()
         state = self._slots[index][slot]
         step = self._random.choice((-3, -2, -1, 1, 2, 3, 4, -1000, 1 << 31, (1 << 31) + 2))
@@ -187,7 +187,7 @@ class Traffic:
         return replace(arrival, datagram=bytes(datagram))
 
     def _not_admitted(self) -> Arrival:
-        """A packet with one wrong field in the admission key, or with a wrong cell."""
+        """Makes a packet with one wrong field in the admission key, or with a wrong cell."""
         index, slot = self._place()
         entry, state = self._jobs[index], self._slots[index][slot]
         worker = self._random.randrange(entry.workers)
@@ -226,7 +226,7 @@ class Traffic:
     def _arrival(
         self, index: int, worker: int, slot: int, number: int, tensor: int, kind: int | None = None
     ) -> Arrival:
-        """A packet of this kind, or of a random kind that contributes."""
+        """Makes a packet of this kind, or of a random kind that contributes."""
         if kind is None:
             (kind,) = self._random.choices((Kind.DATA, Kind.EMPTY, Kind.META), self._weights)
         tensor += self._random.random() < 0.03

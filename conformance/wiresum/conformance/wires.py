@@ -1,13 +1,13 @@
 """Interfaces of this machine as the far ends of a switch's ports: frames go in and come out through packet sockets.
 
-Theory of operation. It does not wait to see that nothing comes out. A switch takes the frames of a port in order, and
-sends to each port in order. So each port has a *fence*: a job of one worker there, whose packets are answered at once.
-A fence that was sent behind a frame and is answered shows that the frame has been handled; a second one, sent when all
-first ones are answered, comes behind everything that the frames of other ports caused. A switch whose threads share the
-UDP ports keeps the order within each alone, so a fence goes to the ports that the frames go to.
+Theory of operation. No timer decides that nothing comes out. A switch takes the frames of a port in order, and sends to
+each port in order. So each port has a *fence*: a job of one worker there, whose packets are answered at once. A fence
+that was sent behind a frame and is answered shows that the frame has been handled; a second one, sent when all first
+ones are answered, comes behind everything that the frames of other ports caused. A switch whose threads share the UDP
+ports keeps the order within each alone, so a fence goes to the ports that the frames go to.
 
-What is not the switch's, nor any imaginary host's, is other traffic on these links, and is ignored. ARP requests for
-the imaginary hosts are answered, which a switch needs that is a process on a host.
+Frames that are neither the switch's nor any imaginary host's are other traffic on these links, and are ignored. ARP
+requests for the imaginary hosts are answered: a switch that is a process on a host needs answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wiresum.join.constants import SWITCH_PORT, THREADS_MAX, Header, Kind
 RECEIVE_BYTES = 16 << 20
 FRAME_BYTES_MAX = 65_536
 FENCE_S_MAX = 5.0
-"""How long a switch may take to answer a fence."""
+"""The longest wait for the answer to a fence."""
 _FENCE_JOBS, _FENCE_KEY, _FENCE_PORT = 900, 0xFE4CE001, 19_000
 # Constants of packet(7) and socket(7).
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING, _SO_RCVBUFFORCE = 263, 8, 23, 33
@@ -39,7 +39,7 @@ _ARP_REQUEST, _ARP_REPLY = 1, 2
 
 
 def open_interface(interface: str) -> socket.socket:
-    """A packet socket at an interface. Raises `OSError`."""
+    """Opens a packet socket at an interface. Raises `OSError`."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
     made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BYTES)
     made.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
@@ -67,7 +67,7 @@ class Wires:
         self.sent = 0
         """The number of the last fence."""
         self.counted: Counter[str] = Counter()
-        """How a switch counts the fences."""
+        """The switch's counts of fences."""
         self._begun: set[tuple[int, int]] = set()
         """Ports and threads whose fence has been sent since the switch was loaded."""
 
@@ -84,7 +84,7 @@ class Wires:
         return THREADS_MAX * len(self.ports)
 
     def fences(self, switch: Switch) -> list[PlacedJob]:
-        """The jobs that must be admitted to a switch without other jobs, in its first slots."""
+        """Returns the jobs that must be admitted to a switch without other jobs, in its first slots."""
         self._hosts = {}
         self._begun.clear()
         for number in range(HOSTS_MAX):
@@ -110,7 +110,7 @@ class Wires:
         return job in self._fences.values()
 
     def exchange(self, sent: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Sends frames, each at its port, and gives all that come out. Raises `SwitchError` if a fence is not
+        """Sends frames, each at its port, and returns all that come out. Raises `SwitchError` if a fence is not
         answered."""
         for port, content in sent:
             self.send(port, content)
@@ -150,7 +150,7 @@ class Wires:
         return port, number
 
     def fence_in(self, port: int, content: bytes) -> tuple[int, int] | None:
-        """The fence that a frame answers; None: it is no answer to one."""
+        """Returns the fence that a frame answers; None: the frame is no answer to one."""
         with contextlib.suppress(ValueError, struct.error):
             frame, _ = frames.UdpFrame.split(content)
             header = Header.unpack(frame.payload)
@@ -165,7 +165,8 @@ class Wires:
         return any(source == ends.mac for _, ends in self._hosts.values())
 
     def _is_of_a_host(self, port: int, content: bytes) -> bool:
-        """Is it what the kernel of a switch that is a host says by itself? Answers it, if it asks for a host."""
+        """Returns whether a frame is by the kernel of a switch that is a host. Answers an ARP request for an imaginary
+        host."""
         unreachable = content[12:14] == b"\x08\x00" and content[23:24] == b"\x01" and content[34:35] == b"\x03"
         if content[12:14] == b"\x86\xdd" or unreachable:
             return True
@@ -185,13 +186,13 @@ class Wires:
 
 
 def _thread_of(content: bytes) -> int:
-    """The thread whose port of the switch a frame goes to; 0 for other frames."""
+    """Returns the thread whose port of the switch a frame goes to; 0 for other frames."""
     port = int.from_bytes(content[36:38], "big") if content[12:14] == b"\x08\x00" else SWITCH_PORT
     return port - SWITCH_PORT if 0 <= port - SWITCH_PORT < THREADS_MAX else 0
 
 
 def _receive(cable: socket.socket) -> bytes:
-    """A frame as it was on the link: the kernel removes a VLAN tag and gives it separately (packet(7))."""
+    """Receives a frame as it was on the link: the kernel removes a VLAN tag and gives it separately (packet(7))."""
     frame, beside, _, _ = cable.recvmsg(FRAME_BYTES_MAX, socket.CMSG_SPACE(_AUXDATA.size))
     for level, kind, data in beside:
         if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
