@@ -36,7 +36,7 @@ __all__ = [
 
 BACKEND_NAME = "wiresum"
 DEVICES = ("cpu", "cuda", "xpu", "privateuseone")
-"""The last is every device that PyTorch does not know itself, whatever its name is."""
+"""`privateuseone` stands for every device that PyTorch does not know itself, whatever its name."""
 
 _LAZY = {
     "GroupStats": "wiresum.torch.statistics",
@@ -56,7 +56,7 @@ def register() -> None:
 
 
 def stats(group: dist.ProcessGroup | None = None) -> GroupStats:
-    """Counters of a group of this backend; without one, of the default group."""
+    """Counters of a group of this backend; by default, of the default group."""
     from wiresum.torch.backend import stats_of
 
     return stats_of(group)
@@ -76,7 +76,7 @@ def _create(backend_options: Any, pg_options: Any) -> Any:
 
 
 def _autoload() -> None:
-    """The entry point. Must not raise: an exception here breaks `import torch`."""
+    """PyTorch calls this entry point. It must not raise: an exception here breaks `import torch`."""
     register()
 
 

@@ -80,12 +80,12 @@ def synchronize(tensors: Sequence[torch.Tensor]) -> None:
 
 @dataclass(eq=False)
 class Span:
-    """What uses a span of pinned memory."""
+    """The users of a span of pinned memory."""
 
     copied_in: torch.Event | None = None
     copied_back: torch.Event | None = None
     has_ended: bool = False
-    """The network does not use it, now or later."""
+    """True once the network will not use the span any more."""
 
     def is_free(self) -> bool:
         return self.has_ended and _has_come(self.copied_in) and _has_come(self.copied_back)
@@ -93,25 +93,25 @@ class Span:
 
 @dataclass(eq=False)
 class Piece:
-    """`plan` has addresses of the device's memory, `submitted` those of the host's."""
+    """A part of a call. `plan` has addresses of device memory, `submitted` of host memory."""
 
     transfer: Transfer
     plan: CollectivePlan
     submitted: CollectivePlan | None = None
-    """None: not copied in yet."""
+    """The plan for the network; None until the piece is copied in."""
     copies_back: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """(the device's memory, the host's)."""
+    """Pairs of (device memory, host memory)."""
     error: Exception | None = None
-    """Of the copies in."""
+    """The error of the copies in."""
     span: Span = field(default_factory=Span)
 
     @property
     def bytes(self) -> int:
-        """Of pinned memory."""
+        """Bytes of pinned memory that the piece needs."""
         return sum(map(self.bytes_of, self.plan.regions))
 
     def bytes_of(self, region: Region) -> int:
-        """The bytes of pinned memory for a region; 0 if this worker neither gives nor gets it."""
+        """Bytes of pinned memory for a region; 0 if this worker neither gives nor gets it."""
         is_used = region.source is not None or region.destination is not None
         used = region.elements * self.plan.element_bytes if is_used else 0
         return -(-used // _ALIGNMENT) * _ALIGNMENT
@@ -126,7 +126,7 @@ class Ring:
     def __init__(self, size: int) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
         self._spans: deque[tuple[int, Span]] = deque()
-        """In order, with where each begins."""
+        """(offset, span) pairs in the order in which they were given out."""
         self._end = 0
 
     def is_unused(self) -> bool:
@@ -138,7 +138,7 @@ class Ring:
         """Memory for the span; None if there is no room now."""
         if self.is_unused():
             begin, limit = 0, len(self.memory)
-        elif (oldest := self._spans[0][0]) >= self._end:  # what is used reaches round the end
+        elif (oldest := self._spans[0][0]) >= self._end:  # the used part wraps round the end
             begin, limit = self._end, oldest
         elif self._end + size <= len(self.memory):
             begin, limit = self._end, len(self.memory)
@@ -161,7 +161,7 @@ class Pipeline:
         self._streams: dict[torch.device, tuple[torch.Stream, torch.Stream]] = {}
 
     def streams(self, device: torch.device) -> tuple[torch.Stream, torch.Stream]:
-        """For copies in, and for copies back."""
+        """The device's streams for copies in and for copies back."""
         with self._lock:
             if device not in self._streams:
                 self._streams[device] = torch.Stream(device=device), torch.Stream(device=device)
@@ -182,19 +182,19 @@ class Pipeline:
                 self._waiting.popleft()
 
     def _copy_in(self, piece: Piece) -> bool:
-        """False if there is no room."""
+        """Returns False if there is no room."""
         try:
             if self._ring is None:
                 self._ring = Ring(RING_BYTES)
             if (memory := self._ring.take(piece.bytes, piece.span)) is None:
                 return False
             piece.transfer.copy_in(piece, memory)
-        except Exception as error:  # the device's, or out of memory; whoever submits the piece reports it
+        except Exception as error:  # an error of the device, or out of memory; whoever submits the piece reports it
             piece.error = error
         return True
 
     def await_copy(self, piece: Piece, deadline: float, has_failed: Callable[[], bool]) -> bool:
-        """Waits until the piece can be submitted. False if time is over. Raises what went wrong at the device."""
+        """Waits until the piece can be submitted. Returns False at the deadline. Raises the device's error."""
 
         def is_there() -> bool:
             self.copy_in()
@@ -207,7 +207,7 @@ class Pipeline:
         return True
 
     def close(self) -> None:
-        """Call it when the network uses no memory any more."""
+        """Frees the memory. Call it when the network no longer uses any."""
         with self._lock:
             self._waiting.clear()
             ring, self._ring = self._ring, None
@@ -216,8 +216,8 @@ class Pipeline:
 
 
 class DeviceCall:
-    """A call of tensors on a device: after what its caller's current stream has queued, and before what that queues
-    after `order`. Make it in the caller's thread."""
+    """A call with tensors on a device. The device runs it after all that the caller's current stream has queued, and
+    before what that stream queues after `order`. Make it in the caller's thread."""
 
     def __init__(self, pipeline: Pipeline, device: torch.device) -> None:
         self.device = device
@@ -226,7 +226,7 @@ class DeviceCall:
         self._done: torch.Event | None = None
 
     def has_come(self) -> bool:
-        """Whether the device has come to the call."""
+        """True when the device has reached the call."""
         return self._called.query()
 
     def end(self, steps: Sequence[Callable[[], None]]) -> None:
@@ -237,7 +237,7 @@ class DeviceCall:
             self._done = self.stream.record_event()
 
     def is_done(self) -> bool:
-        """Whether the device holds the sum."""
+        """True when the device holds the sum."""
         return self._done is not None and self._done.query()
 
     def order(self) -> None:
@@ -247,29 +247,29 @@ class DeviceCall:
 
 
 class RowsCall(DeviceCall):
-    """A sum of sparse tensors on a device. The thread that submits copies them to the host, and their sums back, in
-    memory that is not pinned: their sizes are known late."""
+    """A sum of sparse tensors on a device. The submitting thread copies them to the host, and the sums back, in memory
+    that is not pinned, since sizes are known late."""
 
     def __init__(self, pipeline: Pipeline, device: torch.device, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__(pipeline, device)
         self._tensors = tensors
 
     def to_host(self) -> list[torch.Tensor]:
-        """When the device has come to the call."""
+        """Copies the tensors to the host. Call it when the device has reached the call."""
         with self.stream:
             return [tensor.detach().cpu() for tensor in self._tensors]
 
     def order(self) -> None:
         super().order()
         stream: Any = torch.accelerator.current_stream(self.device)
-        for tensor in self._tensors:  # their memory was allocated for our stream
+        for tensor in self._tensors:  # the tensors' memory was allocated for our stream
             for part in (tensor._indices(), tensor._values()):
                 part.record_stream(stream)
 
 
 class Transfer(DeviceCall):
-    """One plan on its way to the network and back. Make it in the caller's thread, after what the plan was staged
-    with. `finish` are steps on the device when all is copied back."""
+    """One plan on its way to the network and back. Make it in the caller's thread, after staging the plan. `finish` are
+    steps on the device when all is copied back."""
 
     def __init__(self, pipeline: Pipeline, plan: CollectivePlan, finish: Sequence[Callable[[], None]]) -> None:
         super().__init__(pipeline, plan.device)
@@ -280,11 +280,11 @@ class Transfer(DeviceCall):
         self._finish = finish
         self._lock = threading.Lock()
         self._left = 0
-        """Pieces that have not been copied back."""
+        """The number of pieces that have not been copied back."""
 
     def pieces_of(self, plan: CollectivePlan, lanes: int) -> list[Piece]:
-        """Call it once, with the same plan. They have the transfer, which does not have them: so the tensor's memory is
-        freed as soon as the last one is."""
+        """Cuts the transfer's plan into pieces; call it once. Pieces refer to the transfer, which does not refer to
+        them, so the tensor's memory is freed with the last piece."""
         pieces = [Piece(self, part) for part in cut(plan, lanes)]
         self._left = len(pieces)
         return pieces
@@ -322,7 +322,7 @@ class Transfer(DeviceCall):
         )
 
     def copy_back(self, piece: Piece) -> None:
-        """Queues the copies of the sum, and after the last piece what finishes the call."""
+        """Queues the copies of the sum, and after the last piece the steps that finish the call."""
         self.stream.wait_event(self._called)  # there may have been nothing to copy in
         with self.stream:
             for device_memory, host in piece.copies_back:
@@ -335,7 +335,7 @@ class Transfer(DeviceCall):
             self.end(self._finish)
 
     def _at(self, address: int, size: int) -> torch.Tensor:
-        """The device's memory there, as bytes."""
+        """The device memory at `address`, as bytes."""
         for begin, memory in reversed(self._memory[: bisect.bisect_right(self._begins, address)]):
             if address + size <= begin + len(memory):
                 return memory[address - begin : address - begin + size]
@@ -360,14 +360,14 @@ class StreamWork(GroupedWork):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the device holds the result, or the call has failed."""
+        """True if the device holds the result, or the call has failed."""
         if not super().is_completed():
             return False
         return self.exception() is not None or all(transfer.is_done() for transfer in self._transfers)
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it when the copies back are queued, with their streams as the current ones: a future orders what waits
-        for it after those."""
+        """Calls back when the copies back are queued, with their streams as the current ones: a future orders later
+        work after these streams."""
 
         def settled(result: list[torch.Tensor], error: Exception | None) -> None:
             with contextlib.ExitStack() as current:
@@ -383,7 +383,7 @@ def _has_come(event: torch.Event | None) -> bool:
 
 
 def _bytes_of_storages(tensors: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-    """The memory of the tensors, as bytes, in order of the addresses, which come first."""
+    """(address, memory as bytes) of each tensor's storage, in the order of addresses."""
     storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors if tensor.numel() > 0}
     made = []
     for address, tensor in sorted(storages.items(), key=lambda item: item[0]):

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("wiresum")
 
 POLL_S = 0.2
-"""How long it waits for the network before it checks Gloo, and the other way round."""
+"""How long the thread waits for the network before it checks Gloo, and the other way round."""
 IDLE_S = 1.0
 JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """After the session has failed, `on_failure` is called with Gloo's pending works until it returns True: they will
-    end."""
+    """After the session has failed, the thread calls `on_failure` with Gloo's pending works until it returns True: then
+    all will end."""
 
     def __init__(self, session: Session, *, name: str, on_failure: Callable[[Sequence[GlooWork]], bool]) -> None:
         self._session = session
@@ -51,8 +51,8 @@ class Attendant:
         self._thread: threading.Thread | None = None
 
     def hand_over(self) -> None:
-        """Call it before another thread is given something to submit: if a callback calls here, and waits for that, a
-        new thread has to take over."""
+        """Call it before giving another thread something to submit: if a callback calls here, and waits for the result,
+        a new thread has to take over."""
         with self.changed:
             if self._is_current():
                 self._ensure_thread()
@@ -64,11 +64,11 @@ class Attendant:
             self._ensure_thread()
 
     def watch_gloo(self, work: GlooWork) -> None:
-        """Weakly: a send or receive that nobody waits for never becomes complete in Gloo."""
+        """Holds the work weakly: a send or receive that nobody waits for never becomes complete in Gloo."""
         with self.changed:
             self._gloo.add(work)
             self._ensure_thread()
-            if self._idle:  # else it sees the work soon; waking it each time would slow down the caller
+            if self._idle:  # otherwise the thread sees the work soon; waking it each time would slow down the caller
                 self.changed.notify_all()
 
     def drain(self, timeout_s: float) -> None:
@@ -78,7 +78,7 @@ class Attendant:
                 self.changed.wait_for(lambda: not self._network or self._session.failure is not None, timeout_s)
 
     def close(self) -> None:
-        """Ends the thread. Call it after the session was closed: then all of its operations have ended."""
+        """Ends the thread. Call it after the session was closed, when all of its operations have ended."""
         with self.changed:
             self._closing = True
             self.changed.notify_all()
@@ -89,7 +89,7 @@ class Attendant:
             work.settle()
 
     def _ensure_thread(self) -> None:
-        """A callback's thread may be busy with it for long, so what that calls gets another. Hold `changed`."""
+        """Starts a thread if none runs, or if this one runs a callback, which may take long. Hold `changed`."""
         if (self._thread is None or self._is_current()) and not self._closing:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             thread.start()

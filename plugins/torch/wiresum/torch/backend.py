@@ -37,7 +37,7 @@ EXIT_LINGER_S = 1.0
 """How long a process that exits without destroy_process_group lingers: others may ask for lost packets."""
 
 SHRINK_ABORT = 0x01
-"""As in `torch.distributed`."""
+"""The flag's value in `torch.distributed`."""
 
 _SUM, _AVERAGE, _PREMULTIPLIED_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 
@@ -78,7 +78,7 @@ class WiresumBackend:
         return self.network.direct if self.network is not None else None
 
     def attend(self, work: NetworkWork) -> None:
-        """As Network.attend, of which a forked child has no thread, but perhaps the locks."""
+        """Calls Network.attend; raises in a forked child, which has no such thread, but perhaps the locks."""
         self._require_no_fork()
         assert self.network is not None, "it was submitted there"
         self.network.attend(work)
@@ -231,7 +231,8 @@ class WiresumBackend:
         self.gloo.timeout = timeout
 
     def split(self, store: Store, ranks: Sequence[int], name: str, timeout: timedelta) -> WiresumBackend | None:
-        """The backend of `ranks`; None at the others. PyTorch calls it for each kind of device, and all share one."""
+        """The backend of `ranks`; None at other members. PyTorch calls `split` for each kind of device, and all share
+        one."""
         if self.rank not in ranks:
             return None
         part = self._parts.get(name)
@@ -273,7 +274,7 @@ class WiresumBackend:
         )
 
     def shutdown(self) -> None:
-        """Leaves the job, after a moment for pending works to end. Called by destroy_process_group."""
+        """Leaves the job, after a moment for pending works to end. destroy_process_group calls it."""
         if self._closed or self.is_forked:
             return
         if self.network is not None:
@@ -300,7 +301,7 @@ class WiresumBackend:
             self.network.close()
 
     def abort_at_exit(self, error: BaseException | None) -> None:
-        """The process ends without destroy_process_group: tells the others, which would otherwise wait."""
+        """Tells the others that the process ends without destroy_process_group; otherwise they would wait."""
         if self.network is None or self._closed:
             return
         if error is None:
@@ -332,7 +333,7 @@ class WiresumBackend:
         plans.require_memory(tensors)
 
     def _require_root(self, name: str, opts: Any) -> None:
-        """In the network a rank that is not there contributes nothing: zeros."""
+        """Raises ValueError for a rank that is not there, which in the network would contribute zeros."""
         if not 0 <= opts.rootRank < self.size:
             raise ValueError(f"{name}: the root is rank {opts.rootRank}, and the group has 0 to {self.size - 1}")
 
@@ -344,7 +345,7 @@ class WiresumBackend:
                 )
 
     def _adding(self, opts: Any, tensors: Sequence[torch.Tensor]) -> Network | None:
-        """The network, if it supports this operator. `tensors` are all of the call."""
+        """The network, if it supports this operator. `tensors` are all tensors of the call."""
         self._require_usable(tensors)
         operator = opts.reduceOp
         if operator == _PREMULTIPLIED_SUM:
@@ -355,7 +356,7 @@ class WiresumBackend:
         return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109
 
     def _copying(self, tensors: Sequence[torch.Tensor]) -> Network | None:
-        """The network, if it can carry these tensors' bytes. They are all of the call."""
+        """The network, if it can carry the bytes of these tensors, which are all of the call."""
         self._require_usable(tensors)
         return self.network if plans.carries(tensors, summed=False) else None
 
@@ -412,7 +413,7 @@ def _leave_at_exit() -> None:
     if error is None and any(backend.network is not None for backend in backends):
         time.sleep(EXIT_LINGER_S)  # once for all groups
     for backend in backends:
-        backend.abort_at_exit(error)  # all, before the first waits for a service that hears it: they wait together
+        backend.abort_at_exit(error)  # all before the first waits for its service to hear: they wait together
     for backend in backends:
         backend.close_at_exit()
 
@@ -425,6 +426,6 @@ def _forget_after_fork() -> None:
 
 _open: weakref.WeakSet[WiresumBackend] = weakref.WeakSet()
 _kept_after_fork: list[WiresumBackend] = []
-"""In a forked child: it has none of the parent's threads, and must not close the parent's sockets."""
+"""Backends kept in a forked child, which has none of the parent's threads, and must not close the parent's sockets."""
 atexit.register(_leave_at_exit)
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 KEPT = 4096
-"""How many of the newest calls are kept. A worker that has made more since says so."""
+"""How many of the newest calls are kept. A worker that no longer has a call says how many it has made since."""
 NOTE_S_MAX = 0.2
-"""A call is noted just after its submission, maybe by a thread that the system has put aside meanwhile."""
+"""How long to look for a call: it is noted just after its submission, maybe by a thread that is preempted meanwhile."""
 POLL_S = 0.01
 _DENSE = torch.strided
 PARTS_SHOWN = 5
 
 Kinds: TypeAlias = Sequence[tuple[torch.dtype, Sequence[int], int]]
-"""Of tensors: type, shape, and how many dimensions are sparse (0: it is dense)."""
+"""For each tensor: type, shape, and number of sparse dimensions (0: dense)."""
 
 
 class Call(NamedTuple):
     """One collective of the network, or of Gloo."""
 
     number: int
-    """The same at all workers: 16 bits, as Operation.number."""
+    """The call's number, 16 bits, as Operation.number: the same at all workers."""
     name: str
     operator: Any
-    """None if nothing is summed."""
+    """The reduction; None if nothing is summed."""
     kinds: Kinds
     timeout_s: float
     root: int = -1
     through_gloo: bool = False
     created_ns: int = 0
-    """Since the epoch."""
+    """Nanoseconds since the epoch."""
     ended_well: bool = False
 
     def parts(self, settings: Sequence[str] = ()) -> list[str]:
-        """What is between the parentheses. `settings` are those of sums in the network."""
+        """The text between the parentheses. `settings` are those of sums in the network."""
         about_sums = () if self.through_gloo else settings
         summed = [] if self.operator is None else [operator_name(self.operator), *about_sums]
         roots = [f"root {self.root}"] if self.root >= 0 else []
@@ -68,13 +68,13 @@ class Call(NamedTuple):
         return ", through Gloo" if self.through_gloo else ""
 
     def __str__(self) -> str:
-        """`all_reduce(SUM, float32[2, 6])`."""
+        """Shows the call as `all_reduce(SUM, float32[2, 6])`."""
         return f"{self.name}({', '.join(shown(self.parts()))})"
 
 
 class CallLog:
-    """This worker's calls. `note` runs in every collective, so it makes no text. `more` returns the newest KEPT calls
-    that are noted elsewhere (direct.hpp), oldest first. `settings`: as in Call.parts."""
+    """This worker's calls. `note` runs in every collective and makes no text. `more` returns the newest KEPT calls that
+    are noted elsewhere (direct.hpp), oldest first. `settings`: as in Call.parts."""
 
     def __init__(
         self,
@@ -92,20 +92,20 @@ class CallLog:
         self._clock, self._named = clock, named
 
     def note(self, operation: Operation, *fields: Any) -> None:
-        """A Call's, but for the number, and from `name` to `through_gloo`."""
+        """Notes a call. `fields` are those of a Call from `name` to `through_gloo`."""
         self._calls.append((operation, time.time_ns(), fields))
 
     def find(self, number: int) -> Call | None:
-        """What this worker has called as number `number`, if it remembers that."""
+        """This worker's call with this number, if it still remembers it."""
         return next((call for calls in self._kept() for call in calls if call.number == number), None)
 
     def newest(self) -> list[Call]:
-        """Oldest first."""
+        """The calls, oldest first."""
         return sorted((call for calls in self._kept() for call in calls), key=attrgetter("created_ns"))
 
     def compare(self, number: int | None) -> str:
-        """What each worker called as number `number`, in words; if that is None, another worker must publish it. ""
-        without an answer. Waits for the others for waits.CALLS_S at most, once."""
+        """Says in words what each worker called as this number; for None, another worker must publish the number.
+        Returns "" without an answer. Waits for the others for waits.CALLS_S at most, once."""
         if self._compared is None:
             try:
                 self._compared = self._compare(number)
@@ -142,7 +142,7 @@ class CallLog:
         return _Said("called nothing")
 
     def _kept(self) -> tuple[list[Call], list[Call]]:
-        """Copies, since other threads go on calling."""
+        """Copies of the calls, since other threads go on calling."""
         here = [
             Call(operation.number, *fields)._replace(
                 created_ns=created_ns, ended_well=operation.done() and operation.error is None
@@ -160,11 +160,11 @@ class CallLog:
 
 
 class _Said(NamedTuple):
-    """What a worker publishes of its call."""
+    """What a worker publishes about its call."""
 
     begin: str
     parts: list[str] | None = None
-    """Of the call, all of them; None if there was none."""
+    """All parts of the call; None if there was no call."""
     end: str = ""
 
     def in_words(self, at: int) -> str:
@@ -172,13 +172,13 @@ class _Said(NamedTuple):
 
 
 def _first_difference(called: Sequence[Sequence[str]]) -> int:
-    """The first part that is not the same in all calls; 0 if there is none."""
+    """Index of the first part that is not the same in all calls; 0 if there is none."""
     longest = max(map(len, called), default=0)
     return next((i for i in range(longest) if len({tuple(parts[i : i + 1]) for parts in called}) > 1), 0)
 
 
 def shown(parts: Sequence[str], at: int = 0) -> list[str]:
-    """PARTS_SHOWN of them, with the one at `at`."""
+    """PARTS_SHOWN of the parts, with the one at `at`."""
     begin = max(0, at + 1 - PARTS_SHOWN)
     window = parts[begin : begin + PARTS_SHOWN]
     if len(window) == len(parts):

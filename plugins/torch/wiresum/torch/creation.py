@@ -49,13 +49,14 @@ OLDEST = "2.11"
 
 MEETING_POLL_S = 0.005
 REST_TIMEOUT = timedelta(minutes=5)
-"""How long those that go on wait for each other, unless their group's time-out is shorter."""
+"""How long members that go on after a shrink wait for each other, unless their group's time-out is shorter."""
 
 _generations: Counter[str] = Counter()
 """How often this process has made a group of each name."""
 
 _job_names: dict[str, str] = {}
-"""The newest job of each group, by the group's name; "" is the default group, whose job's name begins all others."""
+"""The newest job of each group, by the group's name; "" is the default group, whose job name is the prefix of all
+others."""
 
 _no_room = NoRoom(looks)
 
@@ -65,8 +66,8 @@ _FAILED = "failed "
 
 
 def create_group(backend_options: Any, pg_options: Any, *, may_queue: bool = False) -> Any:
-    """Called by init_process_group, and by new_group at the new group's members. A subgroup that the switch has no room
-    for uses Gloo, unless it `may_queue` as the default group does."""
+    """Makes the object that PyTorch uses as the backend. init_process_group calls it, and new_group at the new group's
+    members. A subgroup that the switch has no room for uses Gloo, unless it `may_queue` as the default group does."""
     if torch.__version__ < OLDEST:
         raise RuntimeError(
             f"wiresum needs PyTorch {OLDEST} or later, and this is {torch.__version__}: pip install 'torch>={OLDEST}'"
@@ -94,7 +95,7 @@ def create_group(backend_options: Any, pg_options: Any, *, may_queue: bool = Fal
 
 
 def create_process_group(backend_options: Any, pg_options: Any = None, *, may_queue: bool = False) -> dist.ProcessGroup:
-    """The same for a group that is not registered with `torch.distributed`."""
+    """Makes a group that is not registered with `torch.distributed`."""
     made = create_group(backend_options, pg_options, may_queue=may_queue)
     if isinstance(made, dist.ProcessGroup):
         return made
@@ -114,10 +115,10 @@ def _make_backend(
     options: Options,
     is_rest: bool = False,
 ) -> tuple[WiresumBackend, ModuleType | None]:
-    """And the extension, if all members have it. `subgroup` is the group's name; "" for the default group.
-    `may_refuse`: see `_join`. `is_rest`: some members of a group go on without the others, so that one that does not
-    come is not waited for as at a start."""
-    native = extension.load()  # may take a while, so before members wait for each other
+    """Makes the backend, and returns it with the extension, if all members have it. `subgroup` is the group's name; ""
+    for the default group. `may_refuse`: see `_join`. With `is_rest`, members that go on after a shrink wait for each
+    other no longer than REST_TIMEOUT."""
+    native = extension.load()  # compiling may take a while, so it comes before members wait for each other
     # A group's timeout also limits how long its creation may take.
     patience = min(timeout, REST_TIMEOUT) if is_rest else timeout
     config = replace(
@@ -129,7 +130,7 @@ def _make_backend(
     name = _job_name(config, subgroup, _generations[subgroup])
     local = ""
     if rank == 0 and config.switch == LOCAL:
-        local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs none
+        local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs no switch
         config = replace(config, switch=local, tls="")
     home = fallback.reserve(config) if rank == 0 and size > 1 else None
     try:
@@ -151,7 +152,7 @@ def _make_backend(
         gloo = Gloo(made, device, dist_store, rank, size)
         gloo.timeout = timeout
         if session is not None:
-            its_gloo = weakref.proxy(gloo)  # which has the network
+            its_gloo = weakref.proxy(gloo)  # weak, since Gloo holds the network
             gloo.network = Network(
                 session,
                 store,
@@ -172,7 +173,7 @@ def _make_backend(
         return backend, native
     except BaseException as error:
         if session is not None:
-            if isinstance(error, RuntimeError):  # Gloo's, which does not say who was lost
+            if isinstance(error, RuntimeError):  # Gloo's error does not say who was lost
                 sleep_until(lambda: session.failure is not None, time.monotonic() + waits.CAUSE_S)
             failure = session.failure
             session.abort(f"{group.named(rank)} joined, but could not set up its process group: {error}")
@@ -205,8 +206,8 @@ def _make_rest(
     timeout: timedelta,
     options: Options,
 ) -> WiresumBackend:
-    """For `shrink`: makes the backend of those `ranks` of the `whole` that go on; this member's is `rank` of them."""
-    # Those who exclude others than this member does are not met: both time out, and say whom they have waited for.
+    """Makes the backend of members of `whole` that go on after `shrink`; this member's rank in `whole` is `rank`."""
+    # Members that exclude others than this one does never meet it: both sides time out, and say for whom they waited.
     store = PrefixStore(f"rest/{'-'.join(map(str, ranks))}", store)
     group = Group(whole.name, f"{whole.description}:shrunk", [whole.ranks[member] for member in ranks])
     own = ranks.index(rank)
@@ -223,7 +224,7 @@ def _make_rest(
             is_rest=True,
         )[0]
     except dist.DistNetworkError as error:
-        if error.__cause__ is not None:  # the service's
+        if error.__cause__ is not None:  # the service's error
             raise
         raise dist.DistNetworkError(
             f"rank {rank} cannot meet those that go on: the group's store does not answer. It ends with the process "
@@ -236,17 +237,17 @@ class _Offer(NamedTuple):
 
     job: str
     aggregators: int
-    """How many its WIRESUM_SWITCH names."""
+    """How many aggregators its WIRESUM_SWITCH names."""
     fallback: str
-    """As in WIRESUM_FALLBACK."""
+    """The service to go on at, as in WIRESUM_FALLBACK."""
     local: str
-    """Where it has started a switch, as WIRESUM_SWITCH=local asks for; empty: it has not."""
+    """Endpoint of the switch that rank 0 started for WIRESUM_SWITCH=local; empty without one."""
     host: str
-    """It is on, in hexadecimal."""
+    """Rank 0's host, in hexadecimal."""
 
 
 def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int) -> AgentConfig:
-    """The same with the switch that rank 0 has started, if WIRESUM_SWITCH asks for one."""
+    """The configuration with the switch that rank 0 has started, if WIRESUM_SWITCH asks for one."""
     if rank == 0 or (config.switch != LOCAL and not offer.local):
         return config
     if config.switch != LOCAL or not offer.local:
@@ -264,17 +265,17 @@ def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int) -> AgentConf
 
 
 def _with_fallback(config: AgentConfig, agreed: str) -> AgentConfig:
-    """The same with rank 0's, if this worker can go on there."""
+    """The configuration with rank 0's fallback, if this worker can go on there."""
     return replace(config, fallback=agreed if replace(config, fallback=AUTO).may_fall_back else OFF)
 
 
 def _meet(store: Store, rank: int, ranks: Sequence[int], offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
     """Finds the other members, which are `ranks` of the whole group. Returns a part of the store that only they use,
-    and what rank 0 has `offered`. Raises a `WiresumTimeoutError` that names who has not come, and a `ValueError` if
-    rank 0 has a different number of aggregators.
+    and rank 0's offer. Raises a `WiresumTimeoutError` that names missing members, and a `ValueError` if rank 0 has a
+    different number of aggregators.
 
-    A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. So each
-    member asks a fresh question, rank 0 answers until the member has the answer, and nobody acts on an old value.
+    A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. To act on
+    no old value, each member asks a fresh question, and rank 0 answers until the member has the answer.
     """
     if rank == 0:
         meeting, offer = secrets.token_hex(8), offered
@@ -323,8 +324,8 @@ def _missed(rank: int, missing: Sequence[int], ranks: Sequence[int], timeout: ti
 
 
 def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
-    """Different for each group, each restart by torchrun, and each time a group is made: earlier jobs may not have
-    ended yet."""
+    """A job name of its own for each group, each restart by torchrun, and each time a group is made, since earlier jobs
+    may not have ended yet."""
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
@@ -343,7 +344,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
 
 
 def _name_of_run() -> str:
-    """A name that users recognise: of Slurm's job, or torchrun's."""
+    """A name that users recognise: the one of Slurm's job, or of torchrun's run."""
     if slurm := os.environ.get("SLURM_JOB_ID"):
         return f"slurm-{slurm}"
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -351,7 +352,7 @@ def _name_of_run() -> str:
 
 
 def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:
-    """None, at all members, if the switch has no free lease and the group `may_refuse` it."""
+    """Joins the job. Returns None, at all members, if the switch has no free lease and the group `may_refuse`."""
     session: Session | None = None
     cause: Exception | None = None
     try:
@@ -371,14 +372,14 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
 
 
 def _agree(native: ModuleType | None, store: Store, rank: int, size: int) -> tuple[ModuleType | None, bool]:
-    """The extension, None if a member lacks it: PyTorch connects what it puts around a group, and the group's other
-    backends, only at members that have it, and they would wait for the others. And whether a member has an accelerator:
-    then all cut long collectives (pieces.py)."""
+    """Returns the extension, or None if a member lacks it, and True if a member has an accelerator: then all members
+    cut long collectives (pieces.py). Members that have the extension would otherwise wait for the others when PyTorch
+    connects its wrapper and the group's other backends."""
     if torch.accelerator.is_available():
         store.set("accelerator", "")
     if native is None:
         store.set("without/rank", str(rank))
-    if store.add("without/asked", 1) == size:  # nobody sets the others any more
+    if store.add("without/asked", 1) == size:  # all members have said by now
         store.set("without", store.get("without/rank").decode() if store.check(["without/rank"]) else "")
     without = store.get("without").decode()
     if native is not None and without and rank == 0:
@@ -390,7 +391,7 @@ def _agree(native: ModuleType | None, store: Store, rank: int, size: int) -> tup
 
 
 def _direct(native: ModuleType, session: Session, cuts: bool) -> Any:
-    """Of the group's DirectSums, which does not cut."""
+    """The group's DirectSums, which leaves calls that are to be cut to Python."""
     return native.DirectSums(session.native, KEPT, WHOLE_BYTES_MAX if cuts else 2**63)
 
 
@@ -402,7 +403,7 @@ def _outcome(cause: Exception | None) -> str:
 
 
 def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception | None) -> bool:
-    """Tells the others how joining went here. False if the switch has refused a member. All members see the same
+    """Tells the others how joining went here. Returns False if the switch refused a member. All members see the same
     outcomes, so they decide the same. Raises another member's failure, if this one has none."""
     store.set(f"outcome/{rank}", _outcome(cause))
     outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]

@@ -1,7 +1,7 @@
 """Wiresum's errors, as the exceptions that users of `torch.distributed` catch.
 
-The text is the same, and the `WiresumError` itself (with, for example, the lost worker's rank) is `__cause__`. All are
-`RuntimeError`s, which most training scripts catch.
+An exception has the text of its `WiresumError`, which is its `__cause__` (and has, for example, the lost worker's
+rank). All are `RuntimeError`s, which most training scripts catch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class WiresumTimeoutError(dist.DistBackendError, TimeoutError):
 
 
 STILL_GOES_ON = "the collective goes on, and can be waited for again"
-"""After a wait that had a time-out of its own."""
+"""Ends the text of a wait with a time-out of its own."""
 
 
 def timed_out(who: str, timeout_s: float, what: str, why: str) -> str:
@@ -28,11 +28,12 @@ _JOIN_ERRORS: dict[str, type[Exception]] = {
     "UNAVAILABLE": dist.DistNetworkError,
     "DEADLINE_EXCEEDED": WiresumTimeoutError,
 }
-"""By gRPC's code."""
+"""PyTorch's exceptions by gRPC's code."""
 
 
 def as_torch_error(error: WiresumError, more: str = "", *, text: str = "") -> Exception:
-    """A new exception each time, so that tracebacks do not accumulate. `more` is added to its text, or `text` given."""
+    """Makes a new exception each time, so that tracebacks do not accumulate. `more` is added to the error's text;
+    `text` replaces it."""
     kind: type[Exception] = dist.DistBackendError
     if isinstance(error, CollectiveTimeoutError):
         kind = WiresumTimeoutError

@@ -31,16 +31,16 @@ import torch
 log = logging.getLogger("wiresum")
 
 COMPILE_TIMEOUT_S = 300.0
-"""How long to wait for the compiler, or for another process that compiles it."""
+"""How long to wait for the compiler, or for another process that compiles the same module."""
 LOCK_POLL_S = 0.1
 
-# Found, not imported: a setup compiles this beside the agent's native module, before that is there.
+# The agent is found, not imported: a setup compiles this before the agent's native module is there.
 _AGENT = Path(str(importlib.util.find_spec("wiresum.agent").origin)).parent  # type: ignore[union-attr]
 _MESSAGE_CHARACTERS_MAX = 600
 
 
 class ExtensionError(RuntimeError):
-    """There is no extension; the text says why."""
+    """The extension cannot be had; the text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Extension:
     name: str
     source: Path
     headers: tuple[Path, ...] = ()
-    """Of ours: if one changes, the module is compiled again."""
+    """Our headers: if one changes, the module is compiled again."""
     optimization: str = "-O2"
 
     def build(self, timeout_s: float = COMPILE_TIMEOUT_S) -> Path:
-        """The module's file, compiled if it is not there yet. Raises ExtensionError or OSError."""
+        """Returns the module's file, and compiles it if it is missing. Raises ExtensionError or OSError."""
         command = self._command()
         path = _folder() / f"{self.name}-{self._digest(command)}.so"
         if not path.exists():
@@ -72,7 +72,7 @@ class Extension:
         return path
 
     def load(self) -> ModuleType:
-        """The module. Raises what `build` does, and ImportError."""
+        """Imports the module. Raises what `build` does, and ImportError."""
         loader = importlib.machinery.ExtensionFileLoader(self.name, str(self.build()))
         spec = importlib.util.spec_from_loader(self.name, loader)
         assert spec is not None
@@ -113,7 +113,7 @@ BACKEND = Extension(
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The backend's module; None, and a warning, where it cannot be compiled."""
+    """Imports the backend's module; returns None, and warns, where it cannot be compiled."""
     try:
         return BACKEND.load()
     except (RuntimeError, ImportError, OSError) as error:
@@ -127,10 +127,10 @@ def load() -> ModuleType | None:
 
 
 def _compile(command: list[str], path: Path, timeout_s: float) -> None:
-    """Whoever calls it has the lock."""
+    """Compiles to `path`. The caller must hold the lock."""
     unfinished = path.with_suffix(".unfinished")
     try:
-        # In a process group, since the compiler that the driver starts would survive the driver.
+        # A process group of its own, since the compiler that the driver starts would survive the driver.
         with subprocess.Popen(
             [*command, "-o", str(unfinished)],
             stdin=subprocess.DEVNULL,
@@ -146,7 +146,7 @@ def _compile(command: list[str], path: Path, timeout_s: float) -> None:
                 raise
         if driver.returncode != 0:
             raise ExtensionError(f"`{shlex.join(command)}` failed: {complaint[:_MESSAGE_CHARACTERS_MAX]}")
-        unfinished.rename(path)  # at once, so that nobody loads half of it
+        unfinished.rename(path)  # atomic, so that nobody loads half of it
     except subprocess.TimeoutExpired as error:
         raise ExtensionError(f"`{shlex.join(command)}` did not end within {timeout_s:.0f} s") from error
     finally:
@@ -159,7 +159,7 @@ def _folder() -> Path:
 
 
 def _acquire(lock: int, timeout_s: float) -> None:
-    """A lock that is released when its holder dies."""
+    """Takes a lock that is released when its holder dies."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

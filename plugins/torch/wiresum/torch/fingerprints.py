@@ -1,4 +1,5 @@
-"""Hashes of weights and optimizer state, the same at any number of workers, and where two trainings began to differ.
+"""Hashes of weights and optimizer state, the same at any number of workers, and the step at which two trainings
+diverge.
 
 `fingerprint` is one SHA-256 of everything. `Log` writes one for each part (parameter, buffer, optimizer state) after
 each step, and `python -m wiresum.torch.fingerprints A B` names the first step and the first parts that differ between
@@ -46,7 +47,7 @@ class Log:
 
 
 def first_difference(one: str | Path, other: str | Path) -> str | None:
-    """The first step that is in both logs and differs, and the names that do; None if there is none such.
+    """Names the first step that is in both logs and differs, and its parts that differ; None if there is none.
 
     Raises ValueError if the logs have no step in common.
     """
@@ -88,7 +89,7 @@ def _hash(value: Any) -> str:
 
 
 def _read(path: str | Path) -> dict[int, Parts]:
-    """A step that was done again after a restart counts as it was last."""
+    """Reads a log. A step that was done again after a restart counts as it was last."""
     lines = (json.loads(line) for line in Path(path).read_text().splitlines())
     return {line["step"]: line["parts"] for line in lines}
 

@@ -31,39 +31,39 @@ NAMES = {
     "all_gather_single": "_all_gather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
 }
-"""Of collectives that the flight recorder calls differently."""
+"""Collectives to which the flight recorder gives other names."""
 
 networks: weakref.WeakSet[Recorded] = weakref.WeakSet()
-"""Of this process's groups."""
+"""The networks of this process's groups."""
 _writing = threading.Lock()
 
 
 class Group(NamedTuple):
-    """Of `torch.distributed`."""
+    """A group of `torch.distributed`."""
 
     name: str
     description: str
     ranks: list[int]
-    """Of its members, in the default group."""
+    """The members' ranks in the default group."""
 
     def named(self, rank: int) -> str:
-        """A member for people: by its rank here, and by the one in the default group where they differ."""
+        """Names a member for people: by its rank here, and by its global rank where they differ."""
         return f"rank {rank}" if self.ranks[rank] == rank else f"rank {rank}, global rank {self.ranks[rank]}"
 
 
 class Record(NamedTuple):
-    """What one group has called."""
+    """One group's calls."""
 
     group: Group
     rank: int
-    """In the group."""
+    """This worker's rank in the group."""
     calls: Sequence[Call]
-    """The newest, oldest first."""
+    """The newest calls, oldest first."""
     submitted: int
-    """How many operations the session has had. The first is its own, before all calls."""
+    """How many operations the session has had, with its own first one, which precedes all calls."""
 
     def sequence(self, call: Call) -> int:
-        """Counted from 1."""
+        """The call's number without wrap-around, counted from 1."""
         return self.submitted - ((self.submitted - call.number) & 0xFFFF) - 1
 
     def forgotten(self) -> int:
@@ -71,18 +71,18 @@ class Record(NamedTuple):
 
 
 class Recorded(Protocol):
-    """A Network."""
+    """The part of a Network that a dump needs."""
 
     def record(self) -> Record: ...
 
 
 def entries_max() -> int:
-    """How many collectives to dump. 0, the default here: no file is written, and a dump has all that are known."""
+    """How many collectives to dump. With 0, the default here, no file is written, and a dump has all known ones."""
     return int(next(filter(None, map(os.environ.get, SIZE_VARIABLES)), "0"))
 
 
 def dump(records: Iterable[Record]) -> bytes:
-    """A pickled dict, as `torch._C._distributed_c10d` makes of NCCL's collectives."""
+    """Pickles a dict like the one that `torch._C._distributed_c10d` makes of NCCL's collectives."""
     records = list(records)
     found = [(call.created_ns, index, call) for index, record in enumerate(records) for call in record.calls]
     found.sort(key=lambda one: one[:2])
@@ -106,7 +106,7 @@ def dump(records: Iterable[Record]) -> bytes:
 
 
 def write(rank: int, content: bytes) -> None:
-    """Into the file of this rank of the default group. Does not raise."""
+    """Writes the file of this rank of the default group. Does not raise."""
     prefix = next(filter(None, map(os.environ.get, FILE_VARIABLES)), "") or str(_cache() / FILE_PREFIX)
     path = Path(f"{prefix}{rank}")
     with _writing:
@@ -155,7 +155,7 @@ _Side = list[tuple[str, list[int]]]
 
 
 def _sides(call: Call, rank: int, size: int) -> tuple[_Side, _Side]:
-    """Types and shapes of inputs and outputs, of which a Call has one side; lists of parts as one tensor."""
+    """Types and shapes of inputs and outputs. A Call has one side only; lists of parts count as one tensor."""
     side: _Side = [(str(dtype).removeprefix("torch."), list(shape)) for dtype, shape, _ in call.kinds]
     if not side:
         return [("", [])], [("", [])]
@@ -181,9 +181,9 @@ def dump_all() -> bytes:
 
 
 def write_if_wanted(rank: int) -> None:
-    """After a failure, if PyTorch's setting asks for a flight record. Does not raise."""
+    """Writes a flight record after a failure, if PyTorch's setting asks for one. Does not raise."""
     try:
         if entries_max():
             write(rank, dump_all())
-    except Exception:  # no reason for another error
+    except Exception:  # a failed record is no reason for another error
         log.exception("wiresum: unexpected error while writing the flight record")

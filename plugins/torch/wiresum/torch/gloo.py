@@ -1,4 +1,4 @@
-"""The group's Gloo: runs what the network does not, over the same rendezvous."""
+"""The group's Gloo, which runs what the network does not, over the same rendezvous."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ log = logging.getLogger("wiresum")
 
 POINT_TO_POINT = ("send", "recv")
 LAST_LOOKS, LAST_LOOK_S = 5, 0.01
-"""How often a thread of Gloo's may have the interpreter's lock, and drop a callback that has ended."""
+"""How often, and for how many seconds each, a thread of Gloo's may take the interpreter's lock to drop an ended
+callback."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
@@ -58,13 +59,13 @@ _REAL = ("gather",)
 
 @dataclass(frozen=True)
 class GlooCall:
-    """What explains a call's failure. Gloo's own error does not: it has the same type for everything."""
+    """The facts that explain a call's failure. Gloo's own error has the same type for everything."""
 
     said: Call
     number: int | None = None
     """A collective's number, as in its work (work.py)."""
     peer: int | None = None
-    """The peer of a send or receive; None for a receive from any."""
+    """The peer of a send or receive; None for a receive from any worker."""
     is_collective: bool = True
     check: NetworkWork | None = None
     """The barrier beside a collective, which fails if the workers have called different ones."""
@@ -78,8 +79,8 @@ class GlooCall:
 
 
 class Gloo:
-    """`network` is the same group's Network, if it has one: the two fail together. `device`: what `device_of` returned,
-    to keep it."""
+    """A group's Gloo. `network` is the same group's Network, if it has one: the two fail together. `device` is what
+    `device_of` returned, kept alive here."""
 
     def __init__(self, backend: ProcessGroupGloo, device: Any, store: Store, rank: int, size: int) -> None:
         self.backend = backend
@@ -87,28 +88,28 @@ class Gloo:
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
         self.bytes = 0
-        """Of all tensors that Gloo got, dense."""
+        """Bytes of all tensors that Gloo got, dense."""
         self._rank = rank
         self._options = backend.options
         self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
         self._under_way: dict[GlooWork, None] = {}
-        """Collectives, the oldest first, until they are settled, or found complete at the next call."""
+        """Collectives, oldest first, until they are settled, or found complete at the next call."""
         self._callbacks = Callbacks()
 
     def __del__(self) -> None:
-        """The end of PyTorch's object waits for Gloo's threads, and these may need the interpreter's lock. So it may be
-        dropped last neither by one of them, since they run callbacks of works, nor by C++ that has the lock, as DDP's
-        reducer may, which holds a group without the C++ part by itself, as long as they have anything to do. Then
-        another thread keeps it until that is done."""
+        """Hands PyTorch's object to another thread until Gloo's threads have ended their callbacks: its destructor
+        waits for them, and they may need the interpreter's lock. The last reference must be dropped neither by one of
+        these threads nor by C++ that holds the lock, such as DDP's reducer, which holds a group without the C++ part by
+        itself."""
         is_ours = not isinstance(self.backend, PlainGloo)
-        is_gloos_thread = isinstance(threading.current_thread(), threading._DummyThread)  # it is none of Python's
+        is_gloos_thread = isinstance(threading.current_thread(), threading._DummyThread)  # not started by Python
         if sys.is_finalizing() or (is_ours and not is_gloos_thread):
             return
         held = [self.__dict__.pop(name, None) for name in ("_group", "backend")]
         arguments = (held, list(self._under_way), self._callbacks)
-        # No daemon, which could be in the middle of that when Python ends.
+        # No daemon thread, which Python's end could interrupt.
         threading.Thread(target=_drop, args=arguments, name="wiresum-gloo-end", daemon=False).start()
 
     @property
@@ -135,8 +136,8 @@ class Gloo:
         operator: Any = None,
         factor: float | torch.Tensor | None = None,
     ) -> GlooWork:
-        """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called when it is done. `operator`
-        is the caller's, if it is not that of the options. Gloo gets the tensors multiplied by `factor`."""
+        """Starts a collective. Gloo writes to the tensors in `written`; `finish` is called at the end. `operator` is
+        the caller's, if the options have another one. Gloo gets the tensors multiplied by `factor`."""
         call = self._call(name, method, arguments, operator)
         self._require(call)
         if self.collectives[name] == 0 and self.network is not None:
@@ -171,7 +172,7 @@ class Gloo:
             callbacks=self._callbacks,
         )
         if call.is_collective:
-            for earlier in list(self._under_way):  # that nobody waits for
+            for earlier in list(self._under_way):  # works that nobody waits for
                 if not earlier.is_completed():
                     break
                 self._under_way.pop(earlier, None)
@@ -192,17 +193,18 @@ class Gloo:
     ) -> GlooWork:
         """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
         finish, operator = None, opts.reduceOp
-        if operator == dist.ReduceOp.AVG:  # Gloo has none
-            if any(tensor.dtype == torch.bool for tensor in summed):  # before Gloo changes them
+        if operator == dist.ReduceOp.AVG:  # Gloo has no AVG
+            if any(tensor.dtype == torch.bool for tensor in summed):  # checked before Gloo changes the tensors
                 raise TypeError(f"{name}: bool has no mean: take SUM, which is 'or', or convert the tensors")
             opts, finish = as_sum(opts), partial(divide, summed, self._size)
-        if (factor := factor_of(operator)) is not None:  # nor PREMUL_SUM
+        if (factor := factor_of(operator)) is not None:  # Gloo has no PREMUL_SUM either
             opts, written = as_sum(opts), summed
         written = summed if written is None else written
         return self.run(name, method, *tensors, opts, written=written, finish=finish, operator=operator, factor=factor)
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Its error has Gloo's text, which says who is missing, even if another worker has ended the job by then."""
+        """Runs Gloo's monitored barrier. An error has Gloo's text, which names missing workers, even if another worker
+        has ended the job by then."""
         timeout = timeout if timeout >= timedelta(0) else self.timeout
         call = GlooCall(Call(0, "monitored_barrier", None, [], timeout.total_seconds()))
         self._require(call)
@@ -223,7 +225,7 @@ class Gloo:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
 
     def end_pending(self, works: Sequence[GlooWork]) -> bool:
-        """Called when the session has failed: makes pending operations fail. False if all may still complete."""
+        """Makes pending operations fail after the session has failed. Returns False if all may still complete."""
         assert self.network is not None
         if (left := self.network.left) is not None:
             numbers = [work.number for work in works if work.number is not None]
@@ -234,7 +236,7 @@ class Gloo:
         return True
 
     def drain(self) -> list[GlooWork]:
-        """Waits a moment for pending collectives, and returns those that still are, the oldest first."""
+        """Waits a moment for pending collectives, and returns those still pending, oldest first."""
 
         def pending() -> list[GlooWork]:
             return [work for work in list(self._under_way) if not work.is_completed()]
@@ -249,16 +251,16 @@ class Gloo:
         """Makes every pending and later operation fail at once.
 
         Gloo closes all connections only when a receive times out. A receive from a worker whose connection is closed
-        already fails without that, so every worker is tried.
+        already fails without closing others, so every worker is tried.
         """
         self._under_way.clear()
         for peer in set(range(self._size)) - {self._rank}:
-            with contextlib.suppress(RuntimeError):  # it is meant to fail
+            with contextlib.suppress(RuntimeError):  # the receive is meant to fail
                 self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
 
     def _is_connected(self, peers: Iterable[int] | None = None) -> bool:
-        """Are the connections to these workers whole, or to all? Gloo's error does not say. A receive from a worker
-        whose connection is broken fails at once; another one begins, and is dropped."""
+        """True if the connections to these workers, or to all, are whole, which Gloo's error does not say. A receive
+        from a worker whose connection is broken fails at once; any other one begins, and is dropped."""
         try:
             for peer in set(range(self._size) if peers is None else peers) - {self._rank}:
                 self.backend.recv([torch.empty(1, device="cpu")], peer, PROBE_TAG)  # type: ignore[attr-defined]
@@ -268,7 +270,7 @@ class Gloo:
 
     def _call(self, name: str, method: str, arguments: tuple[Any, ...], operator: Any) -> GlooCall:
         options = arguments[-1]
-        # The last before the options are what is summed.
+        # The last argument before the options is summed.
         tensors = tensors_in(arguments if operator is None else arguments[-2])
         is_collective = name not in POINT_TO_POINT
         said = Call(
@@ -284,7 +286,7 @@ class Gloo:
         return GlooCall(said, number, arguments[1] if method in POINT_TO_POINT else None, is_collective)
 
     def _checked(self, call: GlooCall) -> GlooCall:
-        """The call with its check, where there is a network that all are at."""
+        """The call with its check, if there is a network and no worker has left."""
         if not call.is_collective or self.network is None or self.network.left is not None:
             return call
         said = call.said
@@ -293,8 +295,8 @@ class Gloo:
         return replace(call, check=self.network.check(said, plan))
 
     def _confirm(self, call: GlooCall) -> Exception | None:
-        """Why a collective that Gloo has completed has failed all the same: the workers have called different ones.
-        Waits for the others only where the result is a sum of theirs, which none can have without them."""
+        """Returns the error of a collective that Gloo has completed although the workers have called different ones.
+        Waits for the others only where the result is their sum, which nobody can have without them."""
         said, check = call.said, call.check
         if check is None or said.operator is None or said.root not in (-1, self._rank):
             return None
@@ -311,7 +313,7 @@ class Gloo:
         self.require_connected()
 
     def _needs(self, call: GlooCall, left: WorkerLeftError) -> bool:
-        """Whether the call needs the worker that has left."""
+        """True if the call needs the worker that has left."""
         assert self.network is not None
         if not call.is_collective:
             return call.peer == left.rank or self._size == 2
@@ -325,7 +327,7 @@ class Gloo:
         return WiresumTimeoutError(timed_out(self._name(), waited_s, call.in_full(), STILL_GOES_ON))
 
     def _await_end(self, check: NetworkWork) -> None:
-        """After a time-out, which ends the check, too: then the session has the cause, which says who lags."""
+        """Waits until the check has ended, after a time-out, which ends both: then the session knows who lags."""
         deadline = time.monotonic() + waits.CAUSE_S
         while not check.is_completed() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -335,9 +337,9 @@ class Gloo:
         return self.network.name if self.network is not None else f"rank {self._rank}"
 
     def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
-        """Why a call that had begun failed: because time was over, after `limit_s`, or for another reason. If time was
-        over, or a connection is broken, the group has failed, and the others must be told. Otherwise Gloo has refused
-        the call, and the group goes on."""
+        """Says why a call that had begun failed: at a time-out of `limit_s`, or for another reason. After a time-out,
+        or with a broken connection, the group has failed, and the others must be told. Otherwise Gloo has refused the
+        call, and the group goes on."""
         text = f"{self._name()}: {call.in_full()}, failed: {error}"
         if limit_s is not None:
             text = timed_out(self._name(), limit_s, call.in_full(), str(error))
@@ -353,7 +355,7 @@ class Gloo:
             left = network.left
             if left is not None and not self._needs(call, left):
                 text += f". Before that, {left.reason}"
-                if limit_s is None:  # after a time-out Gloo has closed all connections, not only that one
+                if limit_s is None:  # after a time-out Gloo has closed all connections, not only the lost worker's
                     return _caused(dist.DistBackendError(text), error)
             elif session.failure is not None and not isinstance(session.failure, SessionClosedError):
                 return network.translate(session.failure)
@@ -364,7 +366,7 @@ class Gloo:
 
 
 def _drop(held: list[Any], works: list[GlooWork], callbacks: Callbacks) -> None:
-    """Once Gloo's threads have nothing left to do in Python, or after waits.DRAIN_S."""
+    """Drops the objects once Gloo's threads have nothing left to do in Python, or after waits.DRAIN_S."""
     deadline = time.monotonic() + waits.DRAIN_S
     sleep_until(lambda: all(work.is_completed() for work in works) and callbacks.have_ended(), deadline)
     for _ in range(LAST_LOOKS):
@@ -374,8 +376,8 @@ def _drop(held: list[Any], works: list[GlooWork], callbacks: Callbacks) -> None:
 
 
 class PlainGloo(ProcessGroupGloo):
-    """In a group without the C++ part: PyTorch asks the backend of CPU tensors whether the group can shrink, and says
-    of one that cannot only that."""
+    """The Gloo of a group without the C++ part. PyTorch asks the backend of CPU tensors whether the group can shrink;
+    this one raises an error that says what is missing."""
 
     supports_shrinking = True
 
@@ -389,8 +391,8 @@ class PlainGloo(ProcessGroupGloo):
 def make_gloo(
     store: Store, rank: int, size: int, timeout: timedelta, device: Any, kind: type[ProcessGroupGloo]
 ) -> ProcessGroupGloo:
-    """Connects all workers with each other: at the first use, a send would have to wait for all workers. `device` is
-    what `device_of` returned."""
+    """Connects all workers with each other now: at the first use, a send would have to wait for all workers. `device`
+    is what `device_of` returned."""
     if device is None:
         return kind(store, rank, size, timeout)
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -400,17 +402,17 @@ def make_gloo(
 
 
 def device_of(config: AgentConfig) -> Any:
-    """What Gloo listens with, which has a thread and sockets.
+    """The device that Gloo listens with; it has a thread and sockets.
 
-    It listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
+    Gloo listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
     reach. None if GLOO_SOCKET_IFNAME is set, which takes precedence.
     """
     return None if os.environ.get("GLOO_SOCKET_IFNAME") else _device_at(config.address or _source_address(config))
 
 
 def _device_at(address: str) -> Any:
-    """The same for all groups of a process, as long as one of them keeps it. A forked child has no thread of its
-    parent's."""
+    """The device at an address, which all groups of a process share while one of them keeps it. A forked child, which
+    lacks its parent's threads, makes another."""
     device = _devices.get((os.getpid(), address))
     if device is None:
         device = _devices[os.getpid(), address] = ProcessGroupGloo.create_device(hostname=address)
@@ -421,7 +423,7 @@ _devices: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueD
 
 
 def tensors_in(arguments: Any) -> Tensors:
-    """All tensors in them, also those in nested lists."""
+    """All tensors in the arguments and in nested lists."""
     if isinstance(arguments, torch.Tensor):
         return [arguments]
     return [tensor for part in arguments for tensor in tensors_in(part)] if isinstance(arguments, (list, tuple)) else []
@@ -433,7 +435,7 @@ def _caused(error: Exception, cause: Exception) -> Exception:
 
 
 def group_of(backend: Any, kind: Any, store: Store, rank: int, size: int) -> dist.ProcessGroup:
-    """A ProcessGroup with this backend, which alone lacks the coalesced forms and the profiler's records."""
+    """A ProcessGroup around this backend, which by itself lacks the coalesced forms and the profiler's records."""
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(kind)
     group._register_backend(torch.device("cpu"), kind, backend)
@@ -443,8 +445,8 @@ def group_of(backend: Any, kind: Any, store: Store, rank: int, size: int) -> dis
 def staged_for_gloo(
     arguments: tuple[Any, ...], written: list[torch.Tensor], factor: float | torch.Tensor | None = None
 ) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Replaces each tensor that is not laid out in row-major order, or not on the CPU, by a copy that is; with a
-    factor, all by copies that are multiplied by it.
+    """Replaces each tensor that is not in row-major order, or not on the CPU, by a copy that is; with a factor, each
+    tensor by a copy multiplied by it.
 
     Gloo ignores strides, mostly without an error when the result is wrong. Also returns pairs for the copied tensors in
     `written`: (the caller's tensor, the memory whose result it gets).
@@ -469,7 +471,7 @@ def staged_for_gloo(
 
 
 def as_real(argument: Any) -> Any:
-    """The same memory as pairs of real numbers, for what Gloo does not do with complex ones."""
+    """The same memory as pairs of real numbers, for collectives of Gloo's that do not take complex ones."""
     if isinstance(argument, list):
         return [as_real(item) for item in argument]
     is_complex = isinstance(argument, torch.Tensor) and argument.is_complex()
@@ -492,5 +494,5 @@ def _source_address(config: AgentConfig) -> str:
         try:
             probe.connect((hosts.addresses_of(config.switch_host, socket.AF_INET)[0], config.switch_port))
         except OSError:
-            return "127.0.0.1"  # one worker, and no switch: no other host has to reach it
+            return "127.0.0.1"  # one worker, and no switch: no other host has to reach this one
         return str(probe.getsockname()[0])

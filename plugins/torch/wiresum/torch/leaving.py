@@ -14,7 +14,8 @@ from torch._C._distributed_c10d import Store
 
 
 class Departures:
-    """A thread asks the store: a caller that waits for a key blocks all other requests, perhaps for long."""
+    """Who has left. A thread asks the store, since a request that waits for a key blocks all others, perhaps
+    for long."""
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store, self._rank = store, rank
@@ -29,7 +30,8 @@ class Departures:
             self._store.set(str(self._rank), str(finished))
 
     def finished_by(self, rank: int, wait_s: float) -> int | None:
-        """For the first worker that left. 0 if it did not say; None if the store has not answered yet."""
+        """How many of Gloo's collectives the first worker that left had finished. 0 if it did not say; None if the
+        store has not answered yet. Waits for `wait_s` at most."""
         with self._lock:
             if not self._asked:
                 self._asked = True
@@ -37,7 +39,7 @@ class Departures:
         return self._finished if self._answered.wait(wait_s) else None
 
     def _ask(self, rank: int) -> None:
-        # Not with a clone of the store: if the store's host has left, a clone would try to connect for long.
+        # A clone of the store will not do: if the store's host has left, a clone tries to connect for long.
         with contextlib.suppress(RuntimeError, ValueError):
             if self._store.check([str(rank)]):
                 self._finished = int(self._store.get(str(rank)))

@@ -1,4 +1,4 @@
-"""Says which groups got no room at the switch: in one line for all that are made one after the other."""
+"""Says which groups got no room at the switch, in one line for groups made in succession."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ log = logging.getLogger("wiresum")
 
 
 class NoRoom:
-    """Of one process. Made once and kept until the process ends. Any thread may call any method."""
+    """The groups of one process that got no room. Made once and kept until the process ends. Any thread may call any
+    method."""
 
     def __init__(self, looks: Periodic) -> None:
         """`looks` calls now and then, to see whether more groups come."""
         self._looks = looks
         self._lock = threading.Lock()
         self._jobs: list[str] = []
-        """Those that nothing was said of yet."""
+        """Jobs that no line has named yet."""
         self._cause = ""
         self._known = 0
         atexit.register(self._say)
         os.register_at_fork(after_in_child=self._forget)
 
     def add(self, job: str, cause: str) -> None:
-        """`cause`: why the switch refused the job, a sentence."""
+        """Notes a job. `cause` is a sentence that says why the switch refused the job."""
         log.info("wiresum: no room at the switch for the process group of job '%s': %s", job, cause)
         with self._lock:
             if not self._jobs:
