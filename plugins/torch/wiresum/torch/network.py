@@ -49,11 +49,11 @@ from wiresum.torch.statistics import Way
 from wiresum.torch.work import GlooWork, NetworkWork, stay_on
 
 LEFT_S_MIN = 0.001
-"""The time-out of a piece whose turn came when the call's time was nearly over."""
+"""The time-out in seconds of a piece whose turn came when the call's time was nearly over."""
 
 LOOK_S = 1.0
 looks = Periodic("wiresum-looks", LOOK_S)
-"""Looks at all groups of the process."""
+"""Calls `_look` of all groups of the process."""
 
 _UNSET = timedelta(0)
 _AVERAGE = dist.ReduceOp.AVG
@@ -64,7 +64,7 @@ class _Call:
     name: str
     opts: Any
     tensors: Tensors
-    """Those that tell one call from another."""
+    """Tensors whose types and shapes tell one call from another."""
     sums: bool
 
     @property
@@ -77,8 +77,8 @@ class _Call:
 
 
 class Network:
-    """A session, and the works that are under way in it. `timeout` returns the timeout of calls that have none;
-    `on_failure`: see Attendant."""
+    """A session and its pending works. `timeout` returns the timeout of calls that have none; `on_failure`: see
+    Attendant."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Network:
         cuts: bool,
         direct: Any = None,
     ) -> None:
-        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension. `cuts`: long
-        collectives are cut (pieces.py), since a member has an accelerator."""
+        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension. With `cuts`,
+        long collectives are cut (pieces.py), since a member has an accelerator."""
         self.session = session
         self.direct = direct
         self._group = group
@@ -102,11 +102,11 @@ class Network:
         self._calls_by_way: Counter[Way] = Counter()
         self._bytes_by_way: Counter[Way] = Counter()
         self._bytes: Counter[bool] = Counter()
-        """Bytes of collectives that sum (True), and of those that copy (False)."""
+        """Bytes of collectives that sum (True), and of collectives that copy (False)."""
         more = direct.notes if direct is not None else tuple
         settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
         self.name = group.named(session.rank)
-        """This worker, for people."""
+        """This worker's name for people."""
         self._calls = CallLog(
             PrefixStore("calls", store), session.rank, session.world_size, more, settings, named=group.named
         )
@@ -122,7 +122,7 @@ class Network:
         self._calling = threading.Lock()
         self._pending: set[NetworkWork] = set()
         self.gloo_calls = 0
-        """How many of Gloo's collectives were called here, which is the next one's number."""
+        """How many of Gloo's collectives were called here, which is the number of the next."""
         self._attendant = Attendant(session, name=f"wiresum-{session.job_name}", on_failure=on_failure)
         self._is_recorded = False
         flight_recorder.networks.add(self)
@@ -146,12 +146,12 @@ class Network:
 
     @property
     def bytes_summed(self) -> int:
-        """Of the callers' tensors."""
+        """Bytes of the callers' tensors that were summed."""
         return self._bytes[True] + (self.direct.bytes if self.direct is not None else 0)
 
     @property
     def bytes_copied(self) -> int:
-        """Of the callers' tensors."""
+        """Bytes of the callers' tensors that were copied."""
         return self._bytes[False]
 
     def run(
@@ -174,7 +174,7 @@ class Network:
             work.settle()
             return work
         call = _Call(name, opts, result if given is None else given, sums=summed is not None)
-        # Sums of these types are not divided on the way.
+        # The network does not divide sums of these types.
         others = [tensor for tensor in summed or () if SUMMED.get(tensor.dtype) not in FLOATING]
         mean = [partial(divide, others, self.session.world_size)] if others and call.averages else []
         if is_on_accelerator(todo):
@@ -208,7 +208,7 @@ class Network:
         return StreamWork(works, result, transfers)
 
     def _work_of(self, piece: Piece) -> NetworkWork:
-        span = piece.span  # not the piece, which has the tensor's memory
+        span = piece.span  # keeps only the span: the piece has the tensor's memory
 
         def forget(work: NetworkWork) -> None:
             self._pending.discard(work)
@@ -222,7 +222,7 @@ class Network:
         return work
 
     def _submit_piece(self, work: NetworkWork, piece: Piece, call: _Call, deadline: float) -> None:
-        """In the thread that submits, when it is the piece's turn."""
+        """Submits a piece, in the submitting thread, when the piece's turn has come."""
         stay_on(piece.plan.device)
         try:
             in_time = self._pipeline.await_copy(piece, deadline, lambda: self.session.failure is not None)
@@ -238,12 +238,12 @@ class Network:
             self._attendant.watch_network(work)
 
     def _device_failed(self, call: _Call, error: Exception) -> Exception:
-        """Ends the job: without this worker's part the workers would be out of step."""
+        """Ends the job: without this worker's part the workers would be out of step. Returns the error."""
         self.session.abort(f"{self.name}: {call.name} failed at its device: {error}")
         return error
 
     def _device_is_late(self, call: _Call) -> Exception:
-        """Ends the job: the others would wait for this worker."""
+        """Ends the job, since the others would wait for this worker. Returns the error."""
         said = Call(0, call.name, call.operator, kinds_of(call.tensors), self._timeout_s(call))
         why = "its device has not come to the call, or has not copied the tensor: something queued before hangs"
         text = timed_out(self.name, said.timeout_s, f"{said} ({said.elements()})", why)
@@ -251,8 +251,8 @@ class Network:
         return as_torch_error(CollectiveTimeoutError(text, why=why))
 
     def check(self, call: Call, plan: CollectivePlan) -> NetworkWork:
-        """Starts a barrier in the network beside a collective of Gloo, whose signature tells it from other calls: Gloo
-        itself would take what it gets for a tensor of this worker's type."""
+        """Starts a barrier in the network beside a collective of Gloo, whose signature tells the call from others: Gloo
+        itself would take any bytes for a tensor of this worker's type."""
         work = self._work([], [])
 
         def submit() -> None:
@@ -270,8 +270,8 @@ class Network:
         return work
 
     def meet(self, timeout: timedelta) -> None:
-        """Waits for the other members, once, since one that leaves at once would cut off those that still connect.
-        Leaves the job if that fails."""
+        """Waits for the other members, once: a member that leaves at once would cut off others that still connect.
+        Leaves the job at a failure."""
         try:
             self.check(Call(0, "barrier", None, [], timeout.total_seconds()), plans.barrier()).wait()
         except BaseException:
@@ -279,7 +279,7 @@ class Network:
             raise
 
     def _in_turn(self, work: NetworkWork, begin: Callable[[], None]) -> None:
-        """Begins it now, or after the calls that wait to be submitted."""
+        """Calls `begin` now, or after the calls that wait to be submitted."""
         if self._order.is_free():
             begin()
         else:
@@ -287,12 +287,12 @@ class Network:
             self._submit_later(partial(_take, begin, work))
 
     def _submit_later(self, step: Callable[[], None]) -> None:
-        """The step does not raise."""
+        """Appends a step, which must not raise."""
         self._attendant.hand_over()
         self._order.append(step)
 
     def run_rows(self, name: str, tensors: Tensors, opts: Any) -> NetworkWork | StreamWork:
-        """A sum of sparse tensors: begins with the exchanges that agree on their keys, in a thread."""
+        """Starts a sum of sparse tensors, with the exchanges that agree on their keys first, in a thread."""
         self._require_everybody()
         self._collectives[name] += 1
         call = _Call(name, opts, tensors, sums=True)
@@ -307,7 +307,7 @@ class Network:
         return work
 
     def _run_rows_on_accelerator(self, call: _Call, device: torch.device) -> StreamWork:
-        """Copies the tensors to the host in the thread, when the device has come to the call."""
+        """Copies the tensors to the host in the submitting thread, when the device has reached the call."""
         deadline = time.monotonic() + self._timeout_s(call)
         on_device = RowsCall(self._pipeline, device, call.tensors)
         work = self._work([], [])
@@ -332,7 +332,7 @@ class Network:
     def _align_and_submit(
         self, work: NetworkWork, call: _Call, contributions: Sequence[rows.Rows], on_device: RowsCall | None = None
     ) -> None:
-        """In the thread that submits."""
+        """Agrees on keys and submits the sums, in the submitting thread."""
         both = zip(call.tensors, contributions, strict=True)
         todo = [plan for tensor, mine in both if not (plan := self._aligned(tensor, *mine, call)).empty]
         steps = [plan.finish for plan in todo]
@@ -361,7 +361,7 @@ class Network:
             self._require_everybody()
 
     def lacks_for_gloo(self, number: int, left: WorkerLeftError, wait_s: float | None = None) -> bool:
-        """Whether this collective of Gloo needs the worker that has left. False as long as that is unknown."""
+        """True if this collective of Gloo needs the worker that has left. False as long as the answer is unknown."""
         finished = self._departures.finished_by(left.rank, waits.DEPARTURE_S if wait_s is None else wait_s)
         return finished is not None and number >= finished
 
@@ -409,7 +409,7 @@ class Network:
             self._departures.say(self.gloo_calls if gloo_pending is None else gloo_pending)
 
     def close(self) -> None:
-        """Leaves the job. What is pending fails."""
+        """Leaves the job. Pending works fail."""
         looks.discard(self._look)
         self.session.close()
         self._order.close()
@@ -419,7 +419,7 @@ class Network:
         self._pipeline.close()
 
     def record(self) -> flight_recorder.Record:
-        """For the flight recorder."""
+        """The group's calls for the flight recorder."""
         submitted, _ = self.session.native.standing
         return flight_recorder.Record(self._group, self.session.rank, self._calls.newest(), submitted)
 
@@ -469,7 +469,7 @@ class Network:
                 union = self._exchange(rows.keys_plan(tensor, keys, numbers, rank=rank), call).unique()
             return rows.sum_plan(tensor, keys, values, union, integer_divisor=size if call.averages else 1)
         except ImpossibleSumError as error:
-            self.session.abort(str(error))  # the others may not see it, and would wait
+            self.session.abort(str(error))  # the others may not see the error, and would wait
             raise self.translate(error) from error
 
     def _exchange(self, plan: rows.ExchangePlan, call: _Call) -> torch.Tensor:
@@ -492,7 +492,7 @@ class Network:
             work.settle()
 
     def _count(self, way: Way, todo: Sequence[CollectivePlan]) -> None:
-        """Notes a call."""
+        """Counts a call and its bytes."""
         self._calls_by_way[way] += 1
         for plan in todo:
             self._bytes[plan.sums] += plan.bytes
@@ -511,8 +511,8 @@ class Network:
         notify: bool,
         left_s: float | None = None,
     ) -> None:
-        """With `notify`, hold the attendant's `changed`; without, the caller waits for the work. `left_s` is what is
-        left of the call's time-out."""
+        """Submits a work's operations. With `notify`, hold the attendant's `changed`; without, the caller waits for the
+        work. `left_s` is the rest of the call's time-out, in seconds."""
         timeout_s = self._timeout_s(call)
         left_s = timeout_s if left_s is None else left_s
         waits = not notify and len(todo) == 1
@@ -526,7 +526,7 @@ class Network:
                 kinds = kinds_of(call.tensors)
                 self._calls.note(operation, call.name, call.operator, kinds, timeout_s, plan.root)
         except Exception as error:
-            if not work.operations():  # else the network has memory of it, and it stays until the group is closed
+            if not work.operations():  # else the network has memory of the work, which stays until the group is closed
                 self._pending.discard(work)
             if isinstance(error, WiresumError):
                 raise self.translate(error) from error
@@ -550,7 +550,7 @@ class Network:
 
 
 def _take(step: Callable[[], None], work: NetworkWork) -> None:
-    """Takes a step for which no caller waits: its error becomes the work's."""
+    """Takes a step for which no caller waits: an error becomes the work's."""
     try:
         step()
     except Exception as error:

@@ -10,14 +10,14 @@ from wiresum.agent.config import AgentConfig
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of one group; None: from the environment, or the default. `wiresum settings` explains those that
-    have a variable."""
+    """The settings of one group; None means the environment's value, or the default. `wiresum settings` explains
+    settings that have a variable."""
 
     fixed_scale: float | None = None
-    """Multiplies floats before they are rounded to integers, instead of block floating point's power of two.
+    """Factor for floats before they are rounded to integers, instead of block floating point's power of two.
 
-    It saves the round trip in which workers agree on exponents. Finite, above 0, and the same at all workers. Use it
-    only if the range of the values is known: larger ones are clamped.
+    A fixed scale saves the round trip in which workers agree on exponents. It must be finite, above 0, and the same at
+    all workers. Use it only if the range of the values is known: larger values are clamped.
     """
     switch: str | None = None
     tls: str | None = None
@@ -38,7 +38,7 @@ class Options:
     slots: int | None = None
     """Chunks in flight, at each aggregator; None: the service decides."""
     sparse: bool | None = None
-    """False: blocks of zeros are sent like others, which saves a round trip. The same at all workers."""
+    """If False, blocks of zeros are sent like others, which saves a round trip. The same at all workers."""
 
     def __post_init__(self) -> None:
         if self.fixed_scale is not None and not (math.isfinite(self.fixed_scale) and self.fixed_scale > 0):
@@ -51,7 +51,8 @@ class Options:
 
 
 def checked(given: object) -> Options:
-    """The options that PyTorch hands on, which are the user's."""
+    """Returns the user's options, which PyTorch hands on, or defaults. Raises TypeError for another backend's
+    options."""
     if given is not None and not isinstance(given, Options):
         raise TypeError(f"pg_options of the wiresum backend are a wiresum.torch.Options, not a {type(given)}")
     return given or Options()

@@ -17,19 +17,19 @@ IDLE_S = 1.0
 
 
 class SubmissionOrder:
-    """`name` is the thread's. `on_change` is called with `is_free()` whenever that changes."""
+    """Submits a group's calls in order. `name` is the thread's. `on_change` gets `is_free()` whenever it changes."""
 
     def __init__(self, name: str, on_change: Callable[[bool], None]) -> None:
         self._name = name
         self._on_change = on_change
         self._changed = threading.Condition()
         self._steps: deque[Callable[[], None]] = deque()
-        """The current step and those after it."""
+        """The current step and the later ones."""
         self._thread: threading.Thread | None = None
         self._closing = False
 
     def is_free(self) -> bool:
-        """Whether the caller may submit at once."""
+        """True if the caller may submit at once."""
         return not self._steps
 
     def append(self, step: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class SubmissionOrder:
                 self._changed.wait_for(lambda: not self._steps, timeout_s)
 
     def close(self) -> None:
-        """Waits for the last step. Call it when the session is closed: then no step waits."""
+        """Waits for the last step. Call it when the session is closed, which ends all waits of steps."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -67,7 +67,7 @@ class SubmissionOrder:
                     return
                 step = self._steps[0]
             step()
-            del step  # and the tensors that it has, while the thread waits for the next
+            del step  # frees the step's tensors while the thread waits for the next step
             with self._changed:
                 self._steps.popleft()
                 if not self._steps:

@@ -15,13 +15,13 @@ from wiresum.torch.plan import CollectivePlan
 
 PIECE_BYTES = 4 << 20
 WHOLE_BYTES_MAX = PIECE_BYTES * 3 // 2
-"""What is longer is cut; a piece has between half of PIECE_BYTES and this."""
+"""Longer collectives are cut; a piece has between half of PIECE_BYTES and this many bytes."""
 _ELEMENTS_PER_WORD_MAX = 4
-"""Of a packet: elements may have 8 bits on the wire."""
+"""The most elements in a packet's word: elements may have 8 bits on the wire."""
 
 
 def cut(plan: CollectivePlan, lanes: int) -> list[CollectivePlan]:
-    """The plan's pieces, in order; the plan itself if it is short. `lanes` are the words in a packet."""
+    """The plan's pieces, in order; the plan itself if it is short. `lanes` is the number of words in a packet."""
     if plan.bytes <= WHOLE_BYTES_MAX:
         return [plan]
     unit = lanes * _ELEMENTS_PER_WORD_MAX

@@ -84,25 +84,25 @@ class CollectivePlan:
     staged: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """(the caller's tensor, the memory whose result it gets)."""
     is_copied: bool = False
-    """Whether a tensor is staged, in or out."""
+    """True if a tensor is staged, in or out."""
     factor: float | torch.Tensor | None = None
-    """Each contribution is multiplied by it, in its own type."""
+    """Contributions are multiplied by this factor, in their own type."""
     about: tuple[object, ...] = ()
-    """What else tells one call from another. Its repr() is the same in all releases of Python and PyTorch."""
+    """Further values that tell one call from another. The repr() is the same in all releases of Python and PyTorch."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do. A barrier has no elements, but is not empty."""
+        """True if there is nothing to do. A barrier has no elements, but is not empty."""
         return not any(map(_elements, self.regions)) and self.kind is not CollectiveKind.BARRIER
 
     @property
     def sums(self) -> bool:
-        """Whether it is a reduction. Else it copies."""
+        """True for a reduction, False for a copy."""
         return self.kind in SUMMING
 
     @property
     def device(self) -> torch.device:
-        """Where the memory is. A `ValueError` if the tensors are on several devices."""
+        """The memory's device. Raises ValueError if the tensors are on several devices."""
         return device_of(self.kept)
 
     @property
@@ -111,7 +111,7 @@ class CollectivePlan:
 
     @property
     def may_be_sparse(self) -> bool:
-        """Whether blocks that are zero at all workers may be left out."""
+        """True if blocks that are zero at all workers may be left out."""
         return self.sums
 
     @property
@@ -154,8 +154,9 @@ class CollectivePlan:
 
 @dataclass(slots=True)
 class GatheredPlan(CollectivePlan):
-    """An all-reduce in which each worker gets all contributions, as the sum of memory that has zeros but for its own,
-    and reduces them in the order of ranks. So all have the same bits. `staged` has the contributions to each tensor."""
+    """An all-reduce in which each worker gets all contributions, and reduces them in the order of ranks, so that all
+    have the same bits. The network adds memory in which each worker fills its own part, and has zeros elsewhere.
+    `staged` has the contributions to each tensor."""
 
     operator: str = ""
 
@@ -169,7 +170,7 @@ class GatheredPlan(CollectivePlan):
 
 
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
-    """Where they are. A `ValueError` if they are on several devices."""
+    """The tensors' device. Raises ValueError if they are on several devices."""
     devices = {tensor.device for tensor in tensors}
     if len(devices) > 1:
         raise ValueError(f"the tensors of one collective must be on one device, not on {sorted(map(str, devices))}")
@@ -177,26 +178,26 @@ def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
 
 
 def in_place(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's own memory holds its values in row-major order."""
+    """True if the tensor's own memory holds its values in row-major order."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Copies results from staging memory into the tensors that they are for."""
+    """Copies results from staging memory into their tensors."""
     with torch.no_grad():
         for tensor, memory in staged:
             tensor.detach().copy_(memory)
 
 
 def operator_name(operator: Any) -> str:
-    """`SUM`. PyTorch passes either a member of the enumeration or an object that has one."""
+    """The operator's name, such as `SUM`. PyTorch passes a member of the enumeration or an object that has one."""
     return str(getattr(operator, "op", operator)).rpartition(".")[2]
 
 
 def factor_of(operator: Any) -> float | torch.Tensor | None:
     """The factor of PREMUL_SUM; None for other operators."""
     is_premultiplied = operator == dist.ReduceOp.PREMUL_SUM
-    return operator.__getstate__()[1] if is_premultiplied else None  # PyTorch 2.11 has it nowhere else
+    return operator.__getstate__()[1] if is_premultiplied else None  # PyTorch 2.11 has the factor nowhere else
 
 
 def multiplied(tensor: torch.Tensor, factor: float | torch.Tensor | None) -> torch.Tensor:
@@ -206,8 +207,8 @@ def multiplied(tensor: torch.Tensor, factor: float | torch.Tensor | None) -> tor
 
 
 def _extreme(compare: Any, choose: Any, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The smaller or larger elements; NaN where either is. PyTorch's own functions take 0.0 or -0.0 as the processor
-    does."""
+    """The smaller or larger elements; NaN where either is. PyTorch's own functions choose between 0.0 and -0.0 as the
+    processor does."""
     if not one.is_floating_point():
         return choose(one, other)  # type: ignore[no-any-return]
     return torch.where(compare(other, one) | other.isnan(), other, one)
@@ -224,11 +225,11 @@ _REDUCTIONS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor
     "BOR": (torch.bitwise_or, _INTEGERS),
     "BXOR": (torch.bitwise_xor, _INTEGERS),
 }
-"""What reduces contributions, and of which types: those that Gloo reduces, and the network does not."""
+"""For each operator, the function that reduces contributions, and types that Gloo reduces and the network does not."""
 
 
 def divide(tensors: list[torch.Tensor], divisor: int) -> None:
-    """In place. Integers are rounded towards zero."""
+    """Divides in place. Integers are rounded towards zero."""
     with torch.no_grad():
         for tensor in tensors:
             exact = tensor.is_floating_point() or tensor.is_complex()
@@ -236,8 +237,8 @@ def divide(tensors: list[torch.Tensor], divisor: int) -> None:
 
 
 def require_memory(tensors: Iterable[torch.Tensor]) -> None:
-    """Raises a ValueError if a tensor has elements that its storage, or that of a sparse tensor's part, does not hold.
-    Every call begins with it: what follows reads these addresses."""
+    """Raises ValueError if a tensor, or a part of a sparse tensor, has elements that its storage does not hold. Every
+    call begins with this check, since later steps read these addresses."""
     for tensor in tensors:
         if tensor.layout is torch.strided:
             extent.require_memory(tensor)
@@ -246,7 +247,7 @@ def require_memory(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
-    """Whether the network can carry these tensors. (For sparse ones see rows.py.)"""
+    """True if the network can carry these tensors. (For sparse ones see rows.py.)"""
     for tensor in tensors:
         carried = tensor.dtype in SUMMED if summed else not tensor.is_quantized
         if not carried or tensor.layout is not torch.strided:
@@ -255,7 +256,7 @@ def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
 
 
 def gathers(tensors: Sequence[torch.Tensor], operator: Any, size: int) -> bool:
-    """Whether workers reduce these tensors by themselves. It depends only on what is the same at all of them."""
+    """True if workers reduce these tensors by themselves, which depends only on what is the same at all workers."""
     _, dtypes = _REDUCTIONS.get(operator_name(operator), (None, frozenset()))
     are_known = all(tensor.dtype in dtypes and tensor.layout is torch.strided for tensor in tensors)
     return are_known and size * sum(map(_bytes, tensors)) <= GATHERED_BYTES_MAX
@@ -388,7 +389,7 @@ def through_gloo(
 
 
 def _types(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
-    """For collectives that carry bytes, which do not tell them."""
+    """The dtypes, for signatures of collectives that carry bytes, which do not show the type."""
     return tuple(str(tensor.dtype) for tensor in tensors)
 
 
@@ -417,6 +418,6 @@ def _require_whole(name: str, whole: str, whole_elements: int, part: str, part_e
 
 @functools.lru_cache(maxsize=1024)
 def call_signature(call: tuple[object, ...]) -> int:  # R2.20
-    """Not Python's hash(): the workers may run different versions of Python."""
+    """A signature of 16 bits. Python's hash() will not do, since workers may run different versions of Python."""
     digest = zlib.crc32(repr(call).encode())
     return (digest ^ (digest >> 16)) & 0xFFFF

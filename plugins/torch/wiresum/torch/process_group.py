@@ -51,9 +51,9 @@ COLLECTIVES: dict[str, tuple[Any, int]] = {
     "alltoall": (AllToAllOptions, 2),
     "all_to_all_single": (AllToAllOptions, 4),
 }
-"""By name: the type of options, and the number of arguments before them."""
+"""For each name, the type of options and the number of arguments before them."""
 TAKE_ONE_TENSOR = ("allreduce", "allreduce_coalesced", "reduce", "broadcast", "reduce_scatter", "allgather")
-"""Instead of a list."""
+"""Collectives that take one tensor instead of a list."""
 OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 

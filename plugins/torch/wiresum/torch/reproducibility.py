@@ -21,7 +21,7 @@ from wiresum.agent.agreement import require_agreement
 from wiresum.torch.plan import require_memory
 
 BUCKET_BYTES = 25_000_000
-"""Of words; the next bucket is packed while one is on its way. As DDP's buckets."""
+"""Bytes of words in a bucket, as in DDP; the next bucket is packed while one is on its way."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Words: TypeAlias = npt.NDArray[np.int32]
@@ -29,7 +29,7 @@ _Extents: TypeAlias = tuple[_Bytes, _Bytes]
 _Bucket: TypeAlias = "list[tuple[_Gradient, _Extents]]"
 
 _FAILED = 255
-"""Instead of a count of micro-batches."""
+"""Stands for a failure in place of a count of micro-batches."""
 _NO_COUNTS = np.empty(0, np.int32)
 
 
@@ -66,7 +66,7 @@ class _Gradient:
 
 
 class Reproducible:
-    """What `reproducible` returns: takes gradients from backward passes, and gives back their mean."""
+    """The result of `reproducible`: takes gradients from backward passes, and gives back their mean."""
 
     def __init__(
         self, model: torch.nn.Module, microbatches: int, group: dist.ProcessGroup | None, words: int | None
@@ -91,15 +91,15 @@ class Reproducible:
         ]
 
     def mine(self) -> range:
-        """The indices of this worker's micro-batches among all of a step: a contiguous share. It may be empty."""
+        """The indices of this worker's micro-batches among all of a step: a contiguous share, perhaps empty."""
         return range(self.microbatches * self._rank // self._size, self.microbatches * (self._rank + 1) // self._size)
 
     def reduce(self) -> None:
         """Ends a step: every parameter's `.grad` becomes the mean over all micro-batches, the same bits everywhere.
 
-        A parameter that had no gradient in any of them has None; one that had none in some counts as 0 there. All
-        workers must call it. Raises RuntimeError at all of them, and forgets the step's gradients, if a worker has not
-        done its micro-batches.
+        A parameter without a gradient in any micro-batch has None; one without a gradient in some counts as 0 there.
+        All workers must call `reduce`. Raises RuntimeError at all of them, and forgets the step's gradients, if a
+        worker has not done its micro-batches.
         """
         try:
             seen, extents = self._agree()
@@ -130,7 +130,7 @@ class Reproducible:
         return take
 
     def _begin_backward(self) -> None:
-        """At a parameter's gradient: notes a backward pass that was not known, and will count it when it ends."""
+        """Called at a parameter's gradient: notes a new backward pass, and has it counted when it ends."""
         task = torch._C._current_graph_task_id()
         if task == self._open:
             return
@@ -153,7 +153,7 @@ class Reproducible:
     def _agree(self) -> tuple[_Bytes, list[_Extents]]:
         """For each parameter, whether anybody saw a gradient (1) or an Inf or NaN (2); and the extents of all blocks.
 
-        One all-reduce of the maximum of bytes, 1 for 256 elements; with all words 2.
+        Takes one all-reduce of the maximum of bytes: 1 for 256 elements, or 2 with all words.
         """
         if self._open is not None:
             self._failure = self._failure or "a backward pass did not end: it raised"
@@ -253,7 +253,7 @@ class Reproducible:
             at = end
 
     def _all_reduce(self, numbers: _Bytes | _Words, operation: Any) -> Any:
-        """In place; returns the work to wait for, or None if there is nothing to do."""
+        """Sums in place; returns the work to wait for, or None if there is nothing to do."""
         if self._size == 1 or not numbers.size:
             return None
         return dist.all_reduce(torch.from_numpy(numbers), operation, self._group, async_op=True)
@@ -267,7 +267,7 @@ class Reproducible:
                 "microbatches": self.microbatches,
                 "words": words,
                 "tensor": {name: _shown(tensor) for name, tensor in _tensors(model)},
-                # With others of these a micro-batch's gradient has other bits.
+                # Other values of these settings give a micro-batch's gradient other bits.
                 "PyTorch": torch.__version__,
                 "instructions": torch.backends.cpu.get_cpu_capability(),
                 "threads": torch.get_num_threads(),
@@ -344,4 +344,4 @@ def _require_dense(name: str, gradient: torch.Tensor | None) -> None:
     if gradient is None or gradient.layout != torch.strided or gradient.dtype != torch.float32:
         what = "none" if gradient is None else f"of {gradient.dtype} and {gradient.layout}"
         raise TypeError(f"reproducible: the gradient of {name} is {what}; it must be dense and fp32 (sparse=False)")
-    require_memory([gradient])  # NumPy would make memory of its own, with anything in it
+    require_memory([gradient])  # without the check, NumPy would make memory of its own, with anything in it

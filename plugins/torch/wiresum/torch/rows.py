@@ -58,11 +58,11 @@ class RowPlan(CollectivePlan):
     keys: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
     rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
     integer_divisor: int = 1
-    """An average of integers is rounded towards zero, as in dense tensors."""
+    """The divisor of an average of integers, which is rounded towards zero, as in dense tensors."""
 
     @property
     def may_be_sparse(self) -> bool:
-        """No: some worker has each row, and sizes differ from call to call, so there is nothing to learn."""
+        """False: some worker has each row, and sizes differ from call to call, so there is nothing to learn."""
         return False
 
     def finish(self) -> None:
@@ -72,7 +72,7 @@ class RowPlan(CollectivePlan):
 
 
 def is_row_sparse(tensor: torch.Tensor) -> bool:
-    """Whether it is a sparse tensor that the network can sum."""
+    """True for a sparse tensor that the network can sum."""
     return tensor.layout is torch.sparse_coo and tensor.dtype in SUMMED
 
 
@@ -107,11 +107,11 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
     values = rows.reshape(len(keys), *tensor.shape[tensor.sparse_dim() :])
     result = torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=True, check_invariants=False)
     with torch.no_grad():
-        tensor.copy_(result)  # not of detach(): that has a shape and a number of rows of its own
+        tensor.copy_(result)  # not of detach(), which has a shape and a number of rows of its own
 
 
 def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int) -> ExchangePlan:
-    """How many keys each worker has: a sum of numbers in which each worker fills its own. All fit one packet."""
+    """Finds how many keys each worker has: a sum in which each worker fills its own number. All fit one packet."""
     if len(keys) > KEYS_MAX:
         raise ValueError(f"a sparse tensor of {len(keys)} rows at one worker, and {KEYS_MAX} is the most; split it")
     counts = torch.zeros(size, dtype=torch.int32, device="cpu")
@@ -120,7 +120,7 @@ def sizes_plan(tensor: torch.Tensor, keys: torch.Tensor, *, rank: int, size: int
 
 
 def require_sizes(counts: torch.Tensor, keys: torch.Tensor, possible: int, *, rank: int) -> None:
-    """Raises ImpossibleSumError unless the sum of `sizes_plan` has this worker's number, and numbers of keys."""
+    """Raises ImpossibleSumError unless the sum of `sizes_plan` has this worker's number, and possible numbers only."""
     if int(counts[rank]) != len(keys) or int(counts.min()) < 0 or int(counts.max()) > min(possible, KEYS_MAX):
         raise _impossible(f"the workers' numbers of rows came back as {counts.tolist()}, of {possible} rows")
 
@@ -130,14 +130,15 @@ def counting_is_cheaper(counts: torch.Tensor, possible: int) -> bool:
 
 
 def presence_plan(tensor: torch.Tensor, keys: torch.Tensor, *, size: int) -> ExchangePlan:
-    """The union by counting: 32-bit numbers in memory, on the wire as few as hold the number of workers."""
+    """Finds the union by counting, with 32-bit numbers in memory, and on the wire as few bits as hold the number of
+    workers."""
     presence = torch.zeros(keys_possible(tensor), dtype=torch.int32, device="cpu")
     presence[keys] = 1
     return _exchange_plan(tensor, presence, bits=8 if size < 2**7 else 16)
 
 
 def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *, rank: int) -> ExchangePlan:
-    """The union by all-gather: all keys, worker by worker."""
+    """Finds the union by all-gather: all keys, worker by worker."""
     numbers: list[int] = counts.tolist()
     everybody = torch.empty(sum(numbers), dtype=torch.int64, device="cpu")
     plan = ExchangePlan(CollectiveKind.SPARSE_ALL_REDUCE, Dtype.RAW, answer=everybody, call=_call_of(tensor))
@@ -151,8 +152,8 @@ def keys_plan(tensor: torch.Tensor, keys: torch.Tensor, counts: torch.Tensor, *,
 
 
 def places_in(union: torch.Tensor, keys: torch.Tensor, possible: int) -> torch.Tensor:
-    """Where this worker's keys are in the union; both ascend. Raises ImpossibleSumError if they are not in it, or if it
-    has keys that no tensor of this shape has."""
+    """The positions of this worker's keys in the union; both ascend. Raises ImpossibleSumError if the union lacks a
+    key, or has keys that no tensor of this shape has."""
     places = torch.searchsorted(union, keys)
     is_possible = len(union) == 0 or (int(union[0]) >= 0 and int(union[-1]) < possible)
     if not is_possible or (places == len(union)).any() or not torch.equal(union[places], keys):
@@ -165,14 +166,14 @@ def _impossible(what: str) -> ImpossibleSumError:
 
 
 def _exchange_plan(tensor: torch.Tensor, counts: torch.Tensor, *, bits: int = 32) -> ExchangePlan:
-    """The sum of integers, in place."""
+    """A sum of integers, in place."""
     region = Region(counts.data_ptr(), counts.data_ptr(), len(counts))
     kind, call = CollectiveKind.SPARSE_ALL_REDUCE, _call_of(tensor)
     return ExchangePlan(kind, Dtype.I32, integer_bits=bits, regions=[region], answer=counts, call=call)
 
 
 def _call_of(tensor: torch.Tensor) -> int:
-    """A signature of the whole call: it includes the shapes, which must agree, and which regions do not show."""
+    """A signature of the whole call, with the shapes, which must agree, and which regions do not show."""
     return call_signature(
         (int(CollectiveKind.SPARSE_ALL_REDUCE), str(tensor.dtype), tensor.sparse_dim(), tuple(tensor.shape))
     )
@@ -182,7 +183,7 @@ def sum_plan(
     tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor, union: torch.Tensor, *, integer_divisor: int
 ) -> RowPlan:
     """The sum of rows in the order of the union's keys. `integer_divisor` is for tensors of integers. Raises
-    ImpossibleSumError if there can be no such union."""
+    ImpossibleSumError if no such union is possible."""
     places = places_in(union, keys, keys_possible(tensor))
     memory = torch.zeros(len(union), row_elements(tensor), dtype=tensor.dtype, device="cpu")
     memory[places] = rows

@@ -23,11 +23,11 @@ except ImportError as error:
 
 
 class ProcessGroupWiresum(ProcessGroupWrapper):  # type: ignore[misc]  # its types are not known
-    """For `Manager(pg=...)`. `timeout` bounds each collective, and how long the members wait for each other when they
-    change. `options` are as `pg_options` of `init_process_group`.
+    """The process group for `Manager(pg=...)`. `timeout` bounds each collective, and how long members wait for each
+    other when they change. `options` are as `pg_options` of `init_process_group`.
 
-    Sums raise their errors where they are waited for, so `errored` has none to add: a worker that is lost after a
-    step's sums makes no difference to that step.
+    Sums raise their errors when they are waited for, so `errored` has none to add: a worker that is lost after a step's
+    sums makes no difference to the step.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=60), options: Options | None = None) -> None:
@@ -55,7 +55,7 @@ class ProcessGroupWiresum(ProcessGroupWrapper):  # type: ignore[misc]  # its typ
         options.group_rank = rank
         options.group_size = world_size
         options.timeout = self._timeout
-        quorum = self._quorum_id if hasattr(self, "_quorum_id") else self._uuid  # in torchft 0.2, or later
+        quorum = self._quorum_id if hasattr(self, "_quorum_id") else self._uuid  # torchft 0.2, or later
         options.group_id = f"quorum{quorum}.{self._group_rank or 0}"
         options.global_ranks_in_group = list(range(world_size))
         # Without a lease the sums would go through Gloo for as long as this quorum lasts, so it waits for one.

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from wiresum.agent.session import Operation
 
 OnSettled = Callable[[list[torch.Tensor], Exception | None], None]
-"""Takes a work's result, and the error that it failed with."""
+"""A function that takes a work's result, and the error that ended it."""
 
 NO_TIMEOUT = timedelta(0)
 
 
 def stay_on(device: torch.device | None) -> None:
     """Makes an accelerator the current one of this thread, which must not be a caller's. A thread begins with the first
-    one, where CUDA makes a context, of some 500 MB, for nearly all that a thread does: when it asks for an event,
+    accelerator, on which CUDA makes a context of some 500 MB at nearly any call: when the thread asks for an event,
     destroys one, or comes back from another device."""
     if device is not None and device.type != "cpu":
         torch.accelerator.set_device_index(device)
 
 
 class _Work(dist.Work):
-    """`finish` are the steps to take once when the collective is done."""
+    """The common part of works. `finish` are the steps to take once when the collective is done."""
 
     _settled = False
     _error: Exception | None = None
@@ -61,22 +61,22 @@ class _Work(dist.Work):
 
     def exception(self) -> Exception | None:
         if self.is_completed():
-            with contextlib.suppress(Exception):  # it is kept in _error
+            with contextlib.suppress(Exception):  # the error is kept in _error
                 self.wait()
         return self._error
 
     def when_settled(self, callback: OnSettled) -> None:
-        """Calls it once the results are in the caller's tensors, or now; in any thread."""
+        """Calls back once the results are in the caller's tensors, or now; in any thread."""
         raise NotImplementedError
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """For a group without backend.cpp, which makes its own. That of a failed work raises a RuntimeError: C++ (DDP's
-        reducer) can only take over an error from a Python future that a callback raised."""
+        """The future of a work in a group without backend.cpp, which makes its own. After a failure the future raises a
+        RuntimeError: C++ (DDP's reducer) can only take over an error from a Python future that a callback raised."""
         devices = list({tensor.device for tensor in self._result if not tensor.is_cpu})
         settled: torch.futures.Future[None] = torch.futures.Future(devices=devices)  # type: ignore[arg-type]
 
         def result(_: object) -> list[torch.Tensor]:
-            self.wait()  # it has settled, so this only raises its error, or orders the current stream
+            self.wait()  # the work has settled, so this only raises its error, or orders the current stream
             return self.result()
 
         future = settled.then(result)
@@ -92,7 +92,7 @@ class NetworkWork(_Work):
     """A collective in the network: one or several operations that complete as one."""
 
     device: torch.device | None = None
-    """The accelerator that its tensors are on."""
+    """The accelerator that the work's tensors are on."""
     _submitted: threading.Event | None = None
     _callbacks: tuple[OnSettled, ...] = ()
 
@@ -106,9 +106,9 @@ class NetworkWork(_Work):
         translate: Callable[[WiresumError], Exception],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Steps of `finish` own the memory that the operations use. `late` makes the error of a wait that took so many
-        seconds, and was too short for the operations. `forget` is called when they have ended, and `translate` makes
-        the user's error from theirs."""
+        """Steps of `finish` own the memory that the operations use. `late` makes the error of a wait of so many seconds
+        that was too short for the operations. `forget` is called when they have ended, and `translate` makes the user's
+        error from theirs."""
         super().__init__(result, finish)
         self._operations: list[Operation] = []
         self._late = late
@@ -137,7 +137,7 @@ class NetworkWork(_Work):
             self._error, self._settled = error, True
             callbacks, self._callbacks = self._callbacks, ()
         self.all_added()
-        if not self._operations:  # else the network has memory of it, and it stays until the group is closed
+        if not self._operations:  # else the network has memory of the work, which stays until the group is closed
             self._forget(self)
         for callback in callbacks:
             callback(self._result, error)
@@ -154,8 +154,8 @@ class NetworkWork(_Work):
         return True
 
     def settle(self) -> None:
-        """Copies the results to the caller's tensors. Call it when all operations are done; any thread, any number of
-        times."""
+        """Copies the results to the caller's tensors. Call it when all operations are done; in any thread, any number
+        of times."""
         with self._lock:
             if self._settled:
                 return
@@ -175,7 +175,7 @@ class NetworkWork(_Work):
         callback(self._result, self._error)
 
     def done(self) -> bool:
-        """Whether all operations have ended. The results may not be in the caller's tensors yet."""
+        """True when all operations have ended. The results may not be in the caller's tensors yet."""
         if self._settled:
             return True
         submitted = self._submitted is None or self._submitted.is_set()
@@ -187,7 +187,7 @@ class NetworkWork(_Work):
         return self._settled
 
     def late(self, waited_s: float) -> Exception:
-        """The error of a wait that took so many seconds, and was too short."""
+        """The error of a wait of so many seconds that was too short."""
         return self._late(self._operations, waited_s)
 
     def _await(self, timeout: timedelta) -> None:
@@ -198,7 +198,7 @@ class NetworkWork(_Work):
             for operation in self._operations:
                 operation.wait(_left_s(deadline, self._clock()))
         except WiresumError:
-            pass  # settle() reads it from the operation
+            pass  # settle() reads the error from the operation
         except TimeoutError as error:
             raise self.late(timeout.total_seconds()) from error
 
@@ -215,13 +215,13 @@ class NetworkWork(_Work):
 
 
 class Callbacks:
-    """Those of works that Gloo's threads run."""
+    """Counts pending callbacks of works, which Gloo's threads run."""
 
     def __init__(self) -> None:
         self._waiting, self._lock = 0, threading.Lock()
 
     def begin(self) -> None:
-        """One waits for its work."""
+        """Notes a callback that waits for its work."""
         with self._lock:
             self._waiting += 1
 
@@ -253,10 +253,10 @@ class GlooWork(_Work):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The steps of `finish` are taken in wait(), or by Gloo's thread if nobody waits. `explain` gets Gloo's error,
-        and the limit in seconds if it is a time-out: `timeout_s` after `began`, or after the start of the wait if that
-        is None. `late` makes the error of a wait that took so many seconds, and was too short. `confirm` is
-        called when Gloo is done, and returns the error if that is worth nothing. `forget` is called when the work is
-        settled. `callbacks`: of all works of the same Gloo."""
+        and the limit in seconds after a time-out: `timeout_s` after `began`, or after the start of the wait if `began`
+        is None. `late` makes the error of a wait of so many seconds that was too short. `confirm` is called when Gloo
+        is done, and returns an error if the result is worthless. `forget` is called when the work is settled.
+        `callbacks` counts for all works of the same Gloo."""
         super().__init__(result, finish)
         self._inner = inner
         self._callbacks = callbacks or Callbacks()
@@ -268,7 +268,7 @@ class GlooWork(_Work):
         self._began = began
         self._clock = clock
         self.number: int | None = None
-        """Of the collective, among those that go through Gloo; None for sends and receives."""
+        """The collective's number among those that go through Gloo; None for sends and receives."""
         if finish:
             with contextlib.suppress(RuntimeError):  # sends and receives have no future, and must be waited for
                 self.when_settled(lambda *_: None)
@@ -304,7 +304,7 @@ class GlooWork(_Work):
         caller = threading.get_ident()
 
         def settled(future: torch.futures.Future[Any]) -> None:
-            if threading.get_ident() != caller:  # which it is if Gloo was done already
+            if threading.get_ident() != caller:  # the caller's thread, if Gloo was done already
                 stay_on(next((tensor.device for tensor in self._result if not tensor.is_cpu), None))
             try:
                 try:
@@ -329,13 +329,13 @@ class GlooWork(_Work):
                 return
             try:
                 self._error = self._take_results(error, waits_since, wait_timeout)
-            except Exception as failed:  # in Gloo's thread nobody would hear of it
+            except Exception as failed:  # in Gloo's thread nobody would see the error
                 self._error = failed
             self._settled, self._finish = True, ()
         self._forget(self)
 
     def _take_results(self, error: Exception | None, waits_since: float, wait_timeout: timedelta) -> Exception | None:
-        """Returns why the collective has failed. Raises what copying into the caller's tensors does."""
+        """Returns the error of a failed collective. Raises errors of copying into the caller's tensors."""
         if error is not None:
             now = self._clock()
             wait_s = wait_timeout.total_seconds() if wait_timeout > NO_TIMEOUT else math.inf
@@ -350,14 +350,14 @@ class GlooWork(_Work):
 
 
 class GroupedWork(_Work):
-    """Several works as one: what a coalescing manager gets."""
+    """Several works as one, for a coalescing manager."""
 
     def __init__(self, works: Sequence[StartedWork]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()], ())
         self._works = works
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        if timeout > NO_TIMEOUT:  # for all of them together
+        if timeout > NO_TIMEOUT:  # the timeout is for all works together
             deadline = time.monotonic() + timeout.total_seconds()
             if not sleep_until(self.done, deadline) and not self.done():
                 raise self.late(timeout.total_seconds())
@@ -398,7 +398,7 @@ StartedWork: TypeAlias = NetworkWork | GlooWork | GroupedWork
 
 
 def _left_s(deadline: float, now: float) -> float | None:
-    """Until then, for what waits; None if that is never."""
+    """Seconds until the deadline; None for a wait without end."""
     left_s = max(deadline - now, 0.0)
     return left_s if left_s <= threading.TIMEOUT_MAX else None
 
