@@ -18,7 +18,7 @@ from wiresum.join.constants import SWITCH_PORT, SWITCH_WORKERS_MAX, THREADS_MAX,
 BROADCAST, UNKNOWN, MULTICAST = b"\xff" * 6, bytes.fromhex("020000009999"), bytes.fromhex("333300000001")
 ROUND, TENSOR, CHUNK = 2, 0x01020304, 0x05060708
 FRAME_BYTES_MIN = 60
-"""The least frame, without the check sequence."""
+"""Bytes of the least frame, without the check sequence."""
 BATCH = 24
 """A switch has room for so many frames on the way to one port."""
 OF_OTHERS = 4 + 4 + 1 + 13 + 8 + 32 + 12
@@ -228,7 +228,7 @@ def _refused(there: Network, job: Job, name: str, content: bytes) -> Iterator[st
 
 @case("R2.7", "R2.8", "R2.12", needs="udp_checksum frames network")
 def no_flipped_bit_of_a_frame_has_an_effect(there: Network) -> Iterator[str]:
-    """A flipped bit undoes a contribution that would complete the cell, and a question to a complete one. The Ethernet
+    """A flipped bit voids a contribution that would complete the cell, and a question to a complete one. The Ethernet
     header is left out: its addresses and type say whether a frame comes to the switch at all."""
     job = a_job(there)
     send(there, job.members[0], contribution(job, 0, (3,) * job.lanes))

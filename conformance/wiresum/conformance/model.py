@@ -40,7 +40,7 @@ class Cell:
     bitmap: int = 0
     exponent: int = 0
     words: tuple[int, ...] | None = None
-    """None: this round has not seen DATA."""
+    """The sum so far; None before the round's first DATA."""
     diverged: bool = False
     asked: bool = False
     """True if a question has come since the last contribution."""

@@ -1,4 +1,4 @@
-"""Imaginary hosts at the ports of a switch under test, and what they send."""
+"""Imaginary hosts at the ports of a switch under test, and their frames."""
 
 from __future__ import annotations
 

@@ -85,5 +85,5 @@ class Programmed:
             assert entry.index is not None
             is_result = entry.counter_id == RESULTS
             counted[RESULTS if is_result else count.COLUMNS[entry.index % len(count.COLUMNS)]] += entry.packet_count
-        del counted["other"]  # what is nothing of the protocol's
+        del counted["other"]  # packets outside the protocol
         return +counted

@@ -171,7 +171,7 @@ class Aggregators:
         """Leaves all aggregators. Idempotent, bounded, does not raise."""
         for aggregator in self._joined:
             aggregator.membership.leave()
-        self._on_ended = lambda _: None  # the old one refers to our owner, and so do these
+        self._on_ended = lambda _: None  # the old callbacks refer to our owner
         self._progress, self._traffic = lambda _: NO_TRAFFIC, lambda _: NO_TRAFFIC
 
     def _add(self, aggregator: Aggregator, moving: Moving) -> None:

@@ -78,7 +78,7 @@ def _cut(value: str) -> str:
 
 def _gather_unequal(message: bytes, gather: Gather) -> list[bytes]:
     lengths = [int.from_bytes(one, "big") for one in gather(len(message).to_bytes(_LENGTH_BYTES, "big"))]
-    lengths = [min(length, _DESCRIPTION_BYTES_MAX) for length in lengths]  # another rank says them
+    lengths = [min(length, _DESCRIPTION_BYTES_MAX) for length in lengths]  # other ranks' numbers
     padded = gather(message.ljust(max(lengths), b"\0"))
     return [bytes(one[:length]) for one, length in zip(padded, lengths, strict=True)]
 

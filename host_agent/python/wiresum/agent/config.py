@@ -396,8 +396,7 @@ class AgentConfig:
 
     @property
     def aggregators(self) -> tuple[AgentConfig, ...]:
-        """The same settings for each aggregator alone, in an order that does not depend on how they were written
-        down."""
+        """The same settings for each aggregator alone, in an order that depends on the names only."""
         return tuple(replace(self, switch=part) for part in sorted(self.switch.split("+")))
 
     @property

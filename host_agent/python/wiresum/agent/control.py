@@ -42,7 +42,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", messages.ANSWER_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # gRPC's name for how long one attempt to connect may take.
+    # The longest attempt to connect, by gRPC's name.
     ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT_S_MAX)),
     # A worker that waits in Join for hours should notice when the service's host vanishes, and ask at a standby. (gRPC
     # waits for the answer to a ping for the longer of the two times, of which the second would be a minute.)

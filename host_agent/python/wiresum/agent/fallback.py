@@ -49,7 +49,7 @@ PROVE_S_MAX = 1.0
 LOOK_S, LOOK_S_MAX = 0.25, 1.0
 """The pause between two checks that a service of the job's own is ready, and the longest wait for an answer."""
 RETURN_AFTER_S = 1.0
-"""How long a service must have been ready before a job returns to it."""
+"""A service must have been ready for so long before a job returns to it."""
 RETURN_DOUBLINGS_MAX = 8
 """Whenever a job comes back at once, since it found no place there, the time above is doubled: up to 256 s."""
 UNUSED_S_MAX = 5.0
@@ -107,8 +107,8 @@ class Fallback:
             self._home.open(self, self._config, grant)
 
     def serves(self) -> bool:
-        """Asks the listener for a proof that it is the switch of this job's rank 0, before this worker says anything
-        there."""
+        """Returns whether the switch of this job's rank 0 listens there, by its proof; this worker says nothing
+        before."""
         self.trouble = ""
         if not self._secret or not self._world.listens(self.target):
             return False
@@ -148,7 +148,7 @@ def reserve(config: AgentConfig) -> Home | None:
         return None
     try:
         address = way_out(config)[0]
-    except WiresumError:  # joining will say so
+    except WiresumError:  # joining reports the same
         return None
     return None if _warned(_why_not(config, address)) else Home.reserve(address)
 
@@ -237,7 +237,7 @@ class Home:
         hosts.warn_if_only_here("WIRESUM_FALLBACK", host)
         with _registry.lock:
             home = _registry.homes.get(endpoint, cls(endpoint, int(port) + 1))
-            home._has_port()  # or it says so at once
+            home._has_port()  # logs at once why not
             return home._use()
 
     def _use(self) -> Home:
@@ -370,7 +370,7 @@ class Home:
                 needs = self._needs()
                 if needs.slots > sizes.slots or needs.lanes > sizes.lanes:
                     return True  # a larger one starts
-                self._next = None  # it runs already
+                self._next = None  # the child runs already
             return_after_s = RETURN_AFTER_S * 2 ** min(self._returns_in_vain, RETURN_DOUBLINGS_MAX)
         if lookout.ready_s() < return_after_s:
             return False
@@ -439,7 +439,7 @@ class _Child:
     def tell(self, served: bytes) -> None:
         """Tells the child which jobs to serve from now on, if they have changed. Does not wait."""
         if served != self._told:
-            with contextlib.suppress(OSError):  # it reads nothing, and is told at the next look; or it ends
+            with contextlib.suppress(OSError):  # the child is busy, and told at the next look; or ends
                 self._channel.send(served)
                 self._told = served
 
@@ -550,7 +550,7 @@ def hold_port(address: str) -> socket.socket:
     for _ in range(TRIES_MAX):
         try:
             return _take_port(f"{address}:{_free_port(address)}")
-        except OSError as error:  # somebody was faster
+        except OSError as error:  # another process was faster
             problem = error
     raise problem
 
@@ -561,7 +561,7 @@ def _take_port(endpoint: str) -> socket.socket:
     host, _, port = endpoint.rpartition(":")
     held = socket.socket()
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # although old connections have their last packets
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # despite old connections' last packets
         held.bind((host, int(port)))
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
@@ -573,7 +573,7 @@ def _take_port(endpoint: str) -> socket.socket:
 def _end_listening(held: socket.socket) -> None:
     """Stops the listening that a killed child has left. The port stays taken."""
     with contextlib.suppress(OSError):  # a forked child has closed its copy
-        # While it still listens: once it does not, others could take the port from a socket that may be reused.
+        # Done while the socket listens: afterwards others could take the port from a socket that may be reused.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         # To shut down a socket that does not listen would also shut down all connections that it ever takes.
         if held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

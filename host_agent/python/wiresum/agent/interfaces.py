@@ -40,7 +40,7 @@ def has_carrier(name: str) -> bool:
     """Returns whether the interface has a link, as far as the kernel knows."""
     try:
         return Path("/sys/class/net", name, "carrier").read_text().strip() != "0"
-    except OSError:  # EINVAL of one that is down
+    except OSError:  # EINVAL: the interface is down
         return False
 
 

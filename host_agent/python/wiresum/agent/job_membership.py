@@ -128,8 +128,8 @@ class JobMembership:
         move: Callable[[Fields], None],
     ) -> None:
         """`ask` gives the session's state: empty before there is a data path, None if the worker is stopped. `end` is
-        called, in any thread, when the job is over, and with whether the others are to be told. `halt` and `move` are
-        those of session.hpp; what they raise ends the job."""
+        called, in any thread, when the job is over, with a flag for telling the others. `halt` and `move` are those of
+        session.hpp; their errors end the job."""
         self._ask, self._end = ask, end
         assert self._aggregators is not None, "it has joined"
         with self._moving:

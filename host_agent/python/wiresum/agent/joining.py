@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 WAITING_SAID_AFTER_S = 2.0
 REACH_S_MAX = 300.0
-"""How long to wait for a service that cannot be reached, however long a job may wait for room."""
+"""The longest wait for a service that cannot be reached, however long a job may wait for room."""
 JOIN_MARGIN_S = 3.0
 """This worker waits so much longer than the service, so that the service's text arrives."""
 
@@ -151,7 +151,7 @@ class _Waiting:
         self._give_up_at, self._clock = give_up_at, clock
         self._lock = threading.Lock()
         self.heard_at = clock.now()
-        """When the service was last heard from."""
+        """The time at which the service was last heard from."""
         self._latest, self._until = "", give_up_at
         self._said = ""
         self._due = False

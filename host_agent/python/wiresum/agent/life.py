@@ -95,7 +95,7 @@ class Life:
         self.member = member_of(grant)
         self.services = services
         self.halted: messages.Halted | None = None
-        """What heartbeats say of a halt; None: the data path goes on."""
+        """The report of a halt in heartbeats; None: the data path goes on."""
         self.worker = Worker()
         self._request, self._where = request, where
         self._number = 0
@@ -111,7 +111,7 @@ class Life:
         self._leaves = self._heard_elsewhere = self._warned = False
         self._now = now
         self._opened_at = 0.0
-        """When the newest stream was opened."""
+        """The time at which the newest stream was opened."""
         self._heard = False
         """True once something came over the newest stream."""
         self._timers: dict[Event, float] = {}
@@ -290,7 +290,7 @@ class Life:
         try:
             grant = self.worker.with_address(reply)
             self.member = member_of(grant)
-            grant.members_secret = before.members_secret  # of the job, which has used it
+            grant.members_secret = before.members_secret  # the job has used this one
             for name in _KEPT:
                 if getattr(grant, name) != getattr(before, name):
                     raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")
@@ -505,7 +505,7 @@ class Life:
         if self._order is _LEFT:
             return self._go()
         self._do(Do.HEARD)
-        if self._leaves:  # its hanging up says so
+        if self._leaves:  # hanging up tells the service
             return self._go()
         self._start(Event.ENDING)
         return Phase.TOLD

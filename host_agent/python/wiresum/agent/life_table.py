@@ -48,7 +48,7 @@ class Event(_Single):
     LOST = "the service does not know the worker, or the job has lost its switch there: the error, and why, a clause"
     BARRED = "the service lets this worker not go on: the error"
     BROKE = "the connection did: the cause, as gRPC says it"
-    # The answers to what was asked and told.
+    # Answers to questions and orders.
     GRANTED = "a lease: join.JoinReply"
     REFUSED = "no lease: the code, and the text"
     TOLD = "the service has heard the order"
@@ -79,8 +79,8 @@ RESUME_S = 30.0
 with the job is sought for as long as its grant says, if that is longer."""
 LEAVE_S_MAX = 1.5
 ABORT_S_MAX = 30.0
-"""Ending a job: how long a leaving worker looks for a service that hears its order, from the order on; and how long
-another worker tells the remaining services, once one that did not know it has heard."""
+"""Bounds for an abort, from the order on: a leaving worker looks for a service that hears its order; a worker that
+stays tells the remaining services, once one that did not know it has heard."""
 
 TIMERS = {
     Event.RETRY: RETRY_PAUSE_S,

@@ -87,7 +87,7 @@ def _end_calls() -> None:
 def _end_all() -> None:
     alive = list(_alive)
     for one in alive:
-        one.abort_at_exit()  # of all, before the first waits for a service that hears it, so that they wait together
+        one.abort_at_exit()  # all before the first wait for a service, so that they wait together
     for one in alive:
         one.leave()
     _end_calls()

@@ -119,11 +119,11 @@ class Membership:
         self._asking = Interruption()
         self._begun = self._has_left = False
         self.heard = 0
-        """How often something came from the service over a stream."""
+        """The number of messages from the service over a stream."""
         self._group_watch = GroupWatch(grant, self.where)
         self._progress: Callable[[], TrafficStats | None] = lambda: NO_TRAFFIC
         self._on_ended: Callable[[WiresumError], None] | None = None
-        """None once it was called."""
+        """The callback for the job's end, until its call."""
         self._abort = abort
         abort.tell(self._put)
         lifetime.begin(self)
@@ -285,7 +285,7 @@ class Membership:
             self._end()
 
     def _step(self) -> None:
-        # This frame ends before the thread waits, which then holds nobody's memory.
+        # Each step has a frame of its own, so that a waiting thread holds nothing of the last event.
         life, timer = self._life, self._life.next_timer()
         left_s = math.inf if timer is None else max(0.0, timer[0] - self._awake.now())
         happened, now = self._clock.take(self._events, left_s), self._awake.now()
@@ -459,7 +459,7 @@ class Membership:
         """Returns the next heartbeat that is due; None: the stream is over. An earlier end would tell the service that
         we close our side, which it would take for a loss before it has our Leave."""
         beat = self._clock.take(stream.beats, math.inf)
-        while beat is not None and not stream.beats.empty():  # this worker was slow to say its round
+        while beat is not None and not stream.beats.empty():  # this worker was slow
             beat = stream.beats.get()
         return beat
 

@@ -38,7 +38,7 @@ class GroupWatch:
         if not self._group:
             return
         traffic = read_traffic()
-        if traffic.by_group > self._heard.by_group:  # less: a program in C did not answer who asked it
+        if traffic.by_group > self._heard.by_group:  # less: a program in C gave no state
             if self.silent:
                 log.warning("results come by the multicast group %s again", self._group)
             self._heard, self.silent = traffic, False

@@ -18,7 +18,7 @@ class Abort:
         self._lock = threading.RLock()
         self._members: list[Callable[..., None]] = []
         self.order: JobEnded | None = None
-        """None: the order has not been given."""
+        """The order once given; None before."""
 
     def tell(self, member: Callable[..., None]) -> None:
         """Calls `member` with each event, and its data by `life_table.Event`: at once, if the order is already

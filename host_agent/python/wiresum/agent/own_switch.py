@@ -52,7 +52,7 @@ def _start() -> str:
     except OSError as error:
         raise SwitchUnreachableError(f"WIRESUM_SWITCH=local: no switch can be started here: {error}") from error
     sleep_until(lambda: child.is_ready or not child.runs, time.monotonic() + fallback.START_S_MAX)
-    held.close()  # it listens there now
+    held.close()  # the child listens there now
     if not child.is_ready:
         said = child.said()
         child.stop()

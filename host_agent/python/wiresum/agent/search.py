@@ -22,7 +22,7 @@ from wiresum.join.constants import REASON_CHARACTERS_MAX
 from wiresum.join.served import job_id
 
 TURN_S = 2.0  # R7.27
-"""How long a worker waits for a place at one service, if there are others to ask."""
+"""The longest wait for a place at one service, if there are others to ask."""
 TURN_S_MIN = 0.1
 TURNS_OF_ONE = 2
 """Turns of a service, before the next one is asked; if there is a fallback, of all others together. A turn at the

@@ -22,7 +22,7 @@ class TrafficStats:
     """Packets that came by a multicast group, where the switch sends results to one (`wiresum switch --multicast`)."""
     retransmissions: int = 0
     questions: int = 0
-    """Headers that ask the switch for a packet without a sum; the sender of what is missing sends it again."""
+    """Headers that ask the switch whether a packet that has no sum yet has come; a missing one is sent again."""
     duplicates: int = 0
     rejected: int = 0
     rtt_ns: int = 0

@@ -1,4 +1,4 @@
-"""What goes over a session's socket: a line for each message.
+"""Messages of a session's socket, a line for each.
 
 A line is a word and fields `name=value`, with tabs between them. In values, a backslash stands before what would end
 the field or the line: `\\\\`, `\\t`, `\\n`. The other end is in host_agent/src/session/line.cpp; whatever does not

@@ -1,4 +1,4 @@
-"""What a sidecar does for one session of its worker: it has the membership, of which the calls come over a socket.
+"""A sidecar's service for one session of its worker: it has the membership, whose calls come over a socket.
 
     the worker says                          the sidecar answers
     join version job rank world_size
@@ -130,7 +130,7 @@ class Service:
             self._channel.send("failed", error=type(error).__name__, text=error)
         except ValueError as error:  # a setting, or a line, that makes no sense
             self._channel.send("failed", error="ValueError", text=error)
-        except (OSError, RuntimeError) as error:  # what the system, or native code, refuses
+        except (OSError, RuntimeError) as error:  # refused by the system or native code
             self._channel.send("failed", error="WiresumError", text=error)
         else:
             self._answer_s_max = min(ANSWER_S_MAX, self._membership.heartbeat_lost_s / 2)
@@ -202,9 +202,9 @@ class Service:
                 except queue.Empty:
                     return None
                 if answer is None:
-                    self._answers.put(None)  # for who asks next
+                    self._answers.put(None)  # for the next question
                     return None
-                if answer.number("id") == self._asked:  # else it answers what nobody waits for any more
+                if answer.number("id") == self._asked:  # else a late answer
                     return answer
 
     def _explain(self, line: Line) -> None:
