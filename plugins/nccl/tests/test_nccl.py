@@ -37,7 +37,7 @@ HOST = "127.0.0.1"
 REMOTE_ERROR = "6"
 """ncclRemoteError"""
 NCCL_VERSION_MIN = 22809
-"""PyTorch 2.11's, the first that has tables of version 11 and is used with Wiresum."""
+"""The version of PyTorch 2.11's NCCL, the first used with Wiresum that has tables of version 11."""
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="c++ is missing: NCCL's plug-in is not tried")
 
@@ -84,8 +84,8 @@ def environment(switch: str) -> dict[str, str]:
 
 @pytest.fixture
 def start(node: Path, library: Path, control: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts the nodes of a scenario, which meet at the switch, as on hosts of their own. `one`: variables of node 1;
-    `started`: that only so many of the nodes are."""
+    """Starts the nodes of a scenario, which meet at the switch, as on hosts of their own. `one` has variables of node
+    1; `started` is how many of the nodes are started."""
     with ExitStack() as stack:
 
         def start_all(
@@ -221,7 +221,7 @@ DIES = {1, 7}
 
 
 class Service:
-    """A switch with its join service, which can be lost, and started anew."""
+    """A switch with its join service, which can be ended and started anew."""
 
     def __init__(self) -> None:
         self._port = 0
@@ -242,7 +242,7 @@ class Service:
 
 
 class Nodes:
-    """Nodes that run one sequence after the other; one that has died is started anew."""
+    """Nodes that run one sequence after the other; a node that has died is started anew."""
 
     def __init__(self, start_one: Callable[[int, str], subprocess.Popen[str]], size: int, folder: Path) -> None:
         self._service = Service()
@@ -251,7 +251,7 @@ class Nodes:
         self._nodes = [start_one(rank, self._service.endpoint) for rank in range(size)]
 
     def run(self, seed: int) -> list[str]:
-        """What each says in the end; nothing of one that has died."""
+        """Runs one sequence. Returns a line of each node, empty for a node that has died."""
         for node in self._nodes:
             assert node.stdin
             node.stdin.write(f"{seed}\n")
@@ -279,7 +279,7 @@ class Nodes:
         return line
 
     def end(self) -> None:
-        """The nodes end by themselves, and well: a sanitizer tells by the exit code what it has found."""
+        """The nodes end by themselves, with exit code 0: a sanitizer reports findings by the exit code."""
         try:
             for node in self._nodes:
                 outcome(node)
@@ -317,7 +317,7 @@ def nodes(node: Path, library: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_random_sequences_with_faults_sum_right_or_fail_everywhere(
     nodes: Callable[[int], Nodes], nccl_seed: int
 ) -> None:
-    """A node that finds anything wrong ends."""
+    """A node that finds an error ends."""
     said = nodes(2 + nccl_seed % 3).run(nccl_seed)
     (fault,) = {int(line) for line in said if line}
     assert said.count("") == (1 if fault in DIES else 0), said
@@ -337,7 +337,7 @@ def nccl() -> Path:
 
 
 def test_nccl_knows_the_tables_and_stays_whole_beside_the_plug_in(nccl: Path, library: Path) -> None:
-    """Without a GPU, NCCL makes no communicator, and loads no plug-in for one."""
+    """NCCL without a GPU makes no communicator, and loads no plug-in for one."""
     tables = re.findall(rb"nccl(?:Coll)?NetPlugin_v11\0", nccl.read_bytes())
     assert {*tables} == {b"ncclNetPlugin_v11\0", b"ncclCollNetPlugin_v11\0"}
     program = (

@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def switches(*nodes: SoftwareSwitch) -> Iterator[str]:
-    """Gives the endpoint of their join service, and closes all in the end."""
+    """Gives the endpoint of the nodes' join service, and closes all in the end."""
     server = JoinServer(nodes)
     try:
         yield f"{HOST}:{server.start(HOST, 0)}"

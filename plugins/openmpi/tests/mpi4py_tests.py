@@ -3,7 +3,8 @@
     mpirun -np 2 python mpi4py_tests.py SOURCE FOLDER [arguments for mpi4py's test/main.py]
 
 SOURCE is mpi4py's source distribution, of which only `test/` is used: mpi4py itself is the installed one. FOLDER gets a
-file for each process, with a line for each test that began (`begun`), for how it ended, and at the end of all.
+file for each process, with a line when a test begins (`begun`), a line with its outcome, and a line at the end of all
+tests.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ COMPONENT = Path(str(_native.__file__)).resolve().parent / "openmpi" / "mca_coll
 IS_HERE = shutil.which("mpirun") is not None and COMPONENT.exists()
 WHY_NOT = "mpirun, or the component (libopenmpi-dev when wiresum was built), is missing: Open MPI is not tried"
 ENDING_S_MAX = PATIENCE_S / 2
-"""What mpirun may take to end what has run too long."""
+"""Seconds that mpirun may take to end processes that run too long."""
 PASSED = "passed"
 TAG = re.compile(r"(\[\d+,\d+\]<\w+>):")
-"""What `mpirun --tag-output`, which horovodrun asks for, puts before whatever it reads at once from a process."""
+"""The tag that `mpirun --tag-output`, which horovodrun asks for, puts before each chunk that it reads from a
+process."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ Outcomes = dict[tuple[int, str], str]
 
 def parameters(control: str, **ours: str) -> dict[str, str]:
     """MCA parameters that load the component for the switch at `control`; `ours` are further parameters of the
-    component. A communicator joins in its first collective, unless they say otherwise."""
+    component. By default a communicator joins in its first collective."""
     asked = ["ompi_info", "--path", "pkglibdir", "--parsable"]
     installed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().rpartition(":")[2]
     own = {"switch": control, "verbose": "1", "join_after": "0"} | ours
@@ -74,8 +75,8 @@ def mpirun(
 
 
 def streams_of(said: str) -> str:
-    """The output of processes without mpirun's tags: one process's after the other's, each as that wrote it. A line
-    that was written in two parts has a tag between them, and may have parts of other processes there."""
+    """The output of processes without mpirun's tags, one process after the other, as each wrote it. A line that was
+    written in two parts has a tag between them, and may have parts of other processes there."""
     untagged, *tagged = TAG.split(said)
     streams: dict[str, str] = {}
     for tag, part in zip(tagged[::2], tagged[1::2], strict=True):
@@ -93,8 +94,8 @@ def carried(said: str) -> dict[int, list[int]]:
 
 
 def check_as_good(without: Outcomes, over_it: Outcomes, said: str, collectives_min: int) -> None:
-    """Everything that passed without the component passes with it, and the network was used; `said` is the run with
-    it."""
+    """Checks that all tests that passed without the component pass with it, and that the network was used; `said` is
+    the output of the run with it."""
     collectives = sum(sum(counts) for counts in carried(said).values())
     log.info("without: %s; over the component: %s", dict(Counter(without.values())), dict(Counter(over_it.values())))
     log.info("%d collectives went through the network", collectives)

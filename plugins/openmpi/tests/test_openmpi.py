@@ -118,7 +118,7 @@ def test_floats_can_be_left_to_open_mpi(run: Run) -> None:
 
 @pytest.mark.slow
 def test_floats_are_summed_in_blocks_if_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside an Inf, a NaN or a number that is much larger, in one packet."""
+    """The test puts an Inf, a NaN or a much larger number into the same packet."""
     monkeypatch.setenv("WIRESUM_PRECISION", "block")
     said = run("floats", 3)
     assert carried(said) == {0: [4]}
@@ -128,7 +128,7 @@ def test_floats_are_summed_in_blocks_if_asked_for(run: Run, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_rank_0_decides_how_floats_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing, so they are summed as Open MPI does."""
+    """Rank 0 sets nothing, so floats are summed as Open MPI does."""
     monkeypatch.delenv("WIRESUM_PRECISION", raising=False)
     others_in_blocks = '[ $OMPI_COMM_WORLD_RANK = 0 ] || export WIRESUM_PRECISION=block; exec "$0" "$@"'
     said = run("floats", 3, launcher=["sh", "-c", others_in_blocks])
@@ -137,7 +137,7 @@ def test_rank_0_decides_how_floats_are_rounded(run: Run, monkeypatch: pytest.Mon
 
 
 def test_a_communicator_joins_after_some_collectives(run: Run) -> None:
-    # Eight in turns blocking and not: after three the next blocking one is the fifth.
+    # Every second of eight sums is blocking: after three, the next blocking one is the fifth.
     assert carried(run("sums", 2, join_after="3")) == {0: [4]}
 
 
@@ -187,7 +187,7 @@ def test_verbosely_each_process_says_all(run: Run) -> None:
 def test_more_processes_than_a_switch_has_bits_go_on_below_with_one_warning(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WIRESUM_SHARE", "0")  # or those of one host would have one bit
+    monkeypatch.setenv("WIRESUM_SHARE", "0")  # otherwise processes of one host would share a worker bit
     said = run("sums", SWITCH_WORKERS_MAX + 1, verbose="0")
     (warning,) = warnings(said)
     assert str(SWITCH_WORKERS_MAX) in warning

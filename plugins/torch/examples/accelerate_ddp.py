@@ -2,7 +2,7 @@
 
     WIRESUM_SWITCH=... torchrun --nproc-per-node 2 accelerate_ddp.py
 
-Left to itself it makes one over Gloo for CPUs, whatever backend `InitProcessGroupKwargs` names.
+Without one, Accelerate makes a group over Gloo for CPUs, whatever backend `InitProcessGroupKwargs` names.
 """
 
 import torch

@@ -14,7 +14,7 @@ import wiresum.torch
 
 
 class Parity(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Is the first word an odd one?"""
+    """Samples with a label: is the first word an odd one?"""
 
     def __init__(self, examples: int) -> None:
         self._words = torch.randint(0, 100, (examples, 8), generator=torch.Generator().manual_seed(1))

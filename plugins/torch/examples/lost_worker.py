@@ -27,16 +27,16 @@ import wiresum.torch
 from wiresum.agent.errors import WorkerLostError
 
 BATCH = 24
-"""Samples of a step, at all workers together."""
+"""Samples in a step, of all workers together."""
 PATIENCE_S = 20.0
-"""How long survivors wait for each other. Who does not come in this time is taken for lost, too."""
+"""How long survivors wait for each other, in seconds. A worker that does not come in time counts as lost, too."""
 MAKING_S = 60.0
-"""How long making a group may take, and each of its collectives."""
+"""How long making a group, and each of its collectives, may take, in seconds."""
 
 
 def who_goes_on(store: Store, attempt: int, me: int, members: Sequence[int], lost: Sequence[int]) -> list[int]:
     """The members of the next attempt, by their first ranks: the same list at all of them, since the first member that
-    has seen enough decides. The `lost` are not waited for."""
+    has seen enough decides. Nobody waits for the `lost`."""
     store = PrefixStore(f"after {attempt}", store)
     store.set(f"{me}", "")
     expected = [f"{member}" for member in members if member not in lost]
@@ -48,12 +48,12 @@ def who_goes_on(store: Store, attempt: int, me: int, members: Sequence[int], los
 
 
 def agree(module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> int:
-    """Gives all workers the state of the one that is most advanced, and returns its step: one may have finished the
-    step in which the worker was lost, and another may not."""
+    """Gives all workers the state of the most advanced one, and returns its step: some workers may have finished the
+    step in which a worker was lost, and others not."""
     steps = [torch.empty(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(steps, torch.tensor([step]))
     most = int(torch.cat(steps).argmax())
-    # Objects, since an optimizer that has not made its first step has fewer tensors than one that has.
+    # Objects are sent, since an optimizer that has not made its first step has fewer tensors than others.
     state = [module.state_dict(), optimizer.state_dict()]
     dist.broadcast_object_list(state, src=most)
     module.load_state_dict(state[0])
@@ -62,7 +62,7 @@ def agree(module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> int
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
-    """A step's samples are dealt among as many workers as there are."""
+    """Takes a step, whose samples are dealt among as many workers as there are."""
     random = torch.Generator().manual_seed(step)
     samples = torch.randn(BATCH, 16, generator=random)[dist.get_rank() :: dist.get_world_size()]
     optimizer.zero_grad()
@@ -73,8 +73,9 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
 
 
 def train(store: Store, me: int, size: int, module: nn.Module, optimizer: torch.optim.Optimizer, until: int) -> None:
-    """Workers may be lost at any moment, also several at once, or while the others begin again. Whatever the others are
-    doing then fails, and they make a new group of those that are there, which has a part of the store of its own."""
+    """Trains until a step. Workers may be lost at any moment, also several at once, or while others begin again. The
+    others' current calls then fail, and they make a new group of the workers that are there, with a part of the store
+    of its own."""
     step, members = 0, list(range(size))
     for attempt in itertools.count():
         try:
@@ -91,13 +92,13 @@ def train(store: Store, me: int, size: int, module: nn.Module, optimizer: torch.
                 if dist.get_rank() == 0:
                     print(f"step {step}, {len(members)} workers: loss {loss:.4f}", flush=True)
             return
-        except dist.DistBackendError as error:  # not DistNetworkError: without its store a worker cannot go on
+        except dist.DistBackendError as error:  # other than DistNetworkError: no worker goes on without a store
             cause = error.__cause__
             lost = [members[cause.rank]] if isinstance(cause, WorkerLostError) else []
             if dist.is_initialized():
                 dist.destroy_process_group()
             before, members = members, who_goes_on(store, attempt, me, members, lost)
-            if members == before:  # it failed for another reason
+            if members == before:  # the failure had another reason than a lost worker
                 raise
             if me not in members:
                 sys.exit(f"rank {me}: the others took this worker for lost, and go on without it ({error})")

@@ -15,7 +15,7 @@ import wiresum.torch
 
 
 def train() -> None:
-    """Of one worker."""
+    """Trains one worker's part."""
     torch.manual_seed(1)
     model = prepare_model(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

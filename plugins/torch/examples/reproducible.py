@@ -23,7 +23,7 @@ from wiresum.torch.fingerprints import Log
 TOKENS = 64
 LENGTH = 32
 SEQUENCES = 4
-"""Of a micro-batch."""
+"""Sequences in a micro-batch."""
 
 
 class Transformer(nn.Module):
@@ -43,7 +43,7 @@ class Transformer(nn.Module):
 
 
 def micro_batch(step: int, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sequences that a rule makes, with noise. They depend on the micro-batch, not on the worker."""
+    """Sequences that follow a rule, with noise. They depend on the micro-batch, not on the worker."""
     random = torch.Generator().manual_seed(1_000_003 * step + index)
     tokens = torch.randint(0, TOKENS, (SEQUENCES, LENGTH + 1), generator=random)
     ruled = torch.rand(SEQUENCES, LENGTH + 1, generator=random) < 0.8

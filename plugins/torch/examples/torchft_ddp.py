@@ -18,7 +18,7 @@ from wiresum.torch.torchft import ProcessGroupWiresum
 
 BATCH = 24
 MIN_WORKERS = 2
-"""As the lighthouse is told."""
+"""The number of workers that the lighthouse is told."""
 
 
 def main() -> None:
@@ -51,11 +51,11 @@ def main() -> None:
         optimizer.zero_grad()  # here the manager asks who takes part
         step, rank, size = manager.current_step(), manager.participating_rank(), manager.num_participants()
         samples = torch.randn(BATCH, 16, generator=torch.Generator().manual_seed(step))
-        mine = samples[rank::size] if rank is not None else samples[:1]  # one that catches up adds nothing
+        mine = samples[rank::size] if rank is not None else samples[:1]  # a worker that catches up adds nothing
         loss = nn.functional.mse_loss(model(mine), mine.sum(1, keepdim=True))
         time.sleep(options.pause)
         loss.backward()  # means over the participants
-        optimizer.step()  # if all sums came
+        optimizer.step()  # the step is taken if all sums came
         verdict = "committed" if manager.current_step() > step else "repeated"
         step = manager.current_step()
         print(f"{time.monotonic():.3f} step {step} of {size} workers {verdict}: loss {loss.item():.4f}", flush=True)

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 import wiresum.torch
 
 if not torch.accelerator.is_available():
-    torch._utils._get_available_device_type = lambda: "cpu"  # whom torchtitan asks
+    torch._utils._get_available_device_type = lambda: "cpu"  # the function that torchtitan asks
 
 from torchtitan.config import CommConfig
 from torchtitan.distributed import ParallelDims

@@ -72,7 +72,7 @@ class Aggregator(ABC):
         return [parcel[:length] for parcel, length in zip(self._gather_counted(padded), lengths, strict=True)]
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        """Whether a sum of `words_sum` words is faster than a gather of `words_each` words of each worker.
+        """True if a sum of `words_sum` words is faster than a gather of `words_each` words of each worker.
 
         All workers get the same answer. This implementation, for a network that adds, compares the bytes that each link
         carries down.

@@ -58,7 +58,7 @@ def _address(array: npt.NDArray[Any]) -> int:
 
 
 def is_ascending_below(indices: Indices, size: int) -> bool:
-    """Whether `indices` are strictly ascending positions in a vector of `size` values."""
+    """True if `indices` are strictly ascending positions in a vector of `size` values."""
     return len(indices) == 0 or bool(indices[0] >= 0 and indices[-1] < size and (np.diff(indices) > 0).all())
 
 

@@ -9,9 +9,8 @@ A compressor is an immutable description, the same at all workers. The form of i
 A method of several rounds (PowerSGD, gTop-k) implements `exchange` itself, with the help of these.
 
 `exchange` aggregates a batch of segments (tensors) at once, so that compression by layer needs no more round trips than
-compression of a whole bucket. Its only side effect is on the traffic counters: the caller keeps and updates the
-memories.
-from the outcome (engine.py).
+compression of a whole bucket. Its only side effect is on the traffic counters: the caller keeps the memories,
+and updates them from the outcome (engine.py).
 
 An Inf or NaN must reach all workers, or a loss scaler would skip the step at some of them only. Integers have no NaN,
 so each exchange has a flag beside the values; if a worker sets this flag, all workers get NaN as the mean.
@@ -87,9 +86,9 @@ class Compressor(ABC):
 
     trait: ClassVar[Trait]
     follows_scale: ClassVar[bool] = True
-    """Whether the estimate of s times the gradient is s times the estimate, so that a loss scaler can be used."""
+    """True if the estimate of s times the gradient is s times the estimate, so that a loss scaler can be used."""
     uses_parameters: ClassVar[bool] = False
-    """Whether the method needs `turn.parameters`."""
+    """True if the method needs `turn.parameters`."""
 
     memory: str | Memory = "none"
     """A name in `memory.MEMORIES`, or a Memory."""
@@ -99,7 +98,7 @@ class Compressor(ABC):
 
     @property
     def uses_length(self) -> bool:
-        """Whether the method needs `turn.length`."""
+        """True if the method needs `turn.length`."""
         return False
 
     def omega(self, size: int, workers: int) -> float | None:
@@ -222,7 +221,7 @@ class SparseCompressor(Compressor):
 
     trait = Trait.SPARSE
     counts_equal: ClassVar[bool] = True
-    """Whether all workers always send the same number of indices."""
+    """True if all workers always send the same number of indices."""
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Sparse: ...

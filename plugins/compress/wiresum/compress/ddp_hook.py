@@ -206,7 +206,7 @@ class Attachment:
         self._scale = self._scale_now()
         """Scale of the loss when the memories were last used."""
         self._finite = True
-        """Whether all values that this step averaged without compression are finite."""
+        """True if all values that this step averaged without compression are finite."""
         self._steps = 0
         self._plain_bytes = 0
         self.is_detached = False
@@ -220,7 +220,7 @@ class Attachment:
         self._group = model.process_group
         self.engine = Engine(method, aggregator, seed=seed)
         self._agreed = False
-        """Whether the workers have compared their states, which they do in the first pass."""
+        """True if the workers have compared their states, which they do in the first pass."""
         self._use = _Use(self._parameters, model.static_graph) if _may_leave_out(model) else None
 
     def detach(self) -> None:
@@ -496,7 +496,7 @@ def _require_following_scale(method: Compressor | None) -> None:
 
 
 def _may_leave_out(model: DistributedDataParallel) -> bool:
-    """Whether the model may be trained without some of its parameters in a step."""
+    """True if the model may be trained without some of its parameters in a step."""
     return bool(model.find_unused_parameters or model.static_graph)
 
 

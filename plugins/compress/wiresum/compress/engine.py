@@ -102,12 +102,12 @@ class Engine:
         self._updates: dict[tuple[str, ...], _Update] = {}
         """The changes of this step, by the names of a segment's pieces."""
         self._finite = True
-        """Whether all means of this step are finite."""
+        """True if all means of this step are finite."""
         self._loaded_of: list[int] | None = None
         """The workers of a loaded state of another world size, until `synchronize` has made it consistent; else
         None."""
         self._agreed = False
-        """Whether the workers have compared their methods, options and common states."""
+        """True if the workers have compared their methods, options and common states."""
         self._down = Engine(method.down, InProcess(1), seed=seed) if method.down is not None else None
 
     def _no_vectors(self) -> dict[str, dict[str, Vector]]:
@@ -418,7 +418,7 @@ class Engine:
 
     def _described(self) -> dict[str, Any]:
         """The method, options and common state, which must be the same at all workers."""
-        is_common = len(self.aggregator.local) == self.aggregator.workers  # as that of `down`
+        is_common = len(self.aggregator.local) == self.aggregator.workers  # true of `down`
         return {
             "method": described(self.method),
             "seed": self._seed,

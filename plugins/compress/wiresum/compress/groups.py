@@ -30,7 +30,7 @@ class GroupAggregator(Aggregator):
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
-        """Whether a sum is faster than a gather, as in the base class, but for a ring: a sum passes each link twice, a
+        """True if a sum is faster than a gather, as in the base class, but for a ring: a sum passes each link twice, a
         gather once."""
         return 2 * words_sum < self.workers * words_each
 

@@ -38,13 +38,13 @@ class Memory(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     """The names of each worker's own vectors."""
     has_common: ClassVar[bool] = False
-    """Whether there is a common vector: the mean over workers of their first own vector."""
+    """True if there is a common vector: the mean over workers of their first own vector."""
     has_momentum: ClassVar[bool] = False
-    """Whether the memory replaces the optimizer's momentum."""
+    """True if the memory replaces the optimizer's momentum."""
 
     @property
     def follows_scale(self) -> bool:
-        """Whether the memory can be used with a loss scaler, as `Compressor.follows_scale`."""
+        """True if the memory can be used with a loss scaler, as `Compressor.follows_scale`."""
         return True
 
     def fitted(self, compressor: Bounds, size: int, workers: int) -> Memory:

@@ -55,7 +55,7 @@ class Places:
 
     @property
     def travels(self) -> bool:
-        """Whether there are values for a second round."""
+        """True if there are values for a second round."""
         return self.exponent not in (NOTHING, NOT_FINITE)
 
     def without_values(self) -> Vector | Sparse:

@@ -123,7 +123,7 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have the same number of ranks."""
+    """True if all hosts have the same number of ranks."""
     return runtime.current().place.homogeneous
 
 

@@ -115,7 +115,7 @@ def _announce(size: int, name: str, process_set: ProcessSet) -> tuple[list[int],
     nonce = objects.draw_nonce()
     said = gather_bytes(size.to_bytes(_SIZE_BYTES, "big") + nonce, f"{name}.size", process_set)
     nonces = [row[_SIZE_BYTES:] for row in said]
-    nonces[_own_position(process_set)] = nonce  # not what came back, which an attacker may have changed
+    nonces[_own_position(process_set)] = nonce  # not the number that came back, which an attacker may have changed
     return [int.from_bytes(row[:_SIZE_BYTES], "big") for row in said], nonces
 
 

@@ -83,7 +83,7 @@ class RankLayout:
     cross_rank: int
     cross_size: int
     homogeneous: bool
-    """Whether all hosts have the same number of ranks."""
+    """True if all hosts have the same number of ranks."""
 
 
 def meeting_store(launch: Launch, environ: Mapping[str, str] = os.environ) -> Store:

@@ -391,7 +391,7 @@ def grouped_reducescatter(
 
 
 def poll(handle: Handle) -> bool:
-    """Whether `synchronize` would return at once."""
+    """True if `synchronize` would return at once."""
     return handle.done()
 
 

@@ -31,7 +31,7 @@ class ProcessSet:
         return self.ranks.index(mine) if mine in self.ranks else -1
 
     def included(self) -> bool | None:
-        """Whether this process is in the set; None for the global set before `init`."""
+        """True if this process is in the set; None for the global set before `init`."""
         return runtime.current().place.rank in self.ranks if self.ranks is not None else None
 
     def __str__(self) -> str:

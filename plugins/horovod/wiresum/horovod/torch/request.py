@@ -70,7 +70,7 @@ class Request:
     members: tuple[int, ...] = ()
     """The global ranks of a new process set."""
     named: bool = True
-    """Whether the caller chose the name. Other names are used once, and are not cached."""
+    """True if the caller chose the name. Other names are used once, and are not cached."""
 
     @property
     def chosen_name(self) -> str:
