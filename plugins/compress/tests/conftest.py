@@ -21,7 +21,7 @@ def over_gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="package")
 def switched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Over a software switch."""
+    """A cluster over a software switch."""
     with (
         SwitchProcess(tmp_path_factory.mktemp("switch")) as switch,
         Cluster(switch, WORKERS, tmp_path_factory.mktemp("wiresum"), prepare=prepare()) as cluster,

@@ -1,5 +1,5 @@
-"""Shared by the compressors' tests: exchanges of one tensor between simulated workers, and statistics over many
-steps."""
+"""Helpers of the compressors' tests: exchanges of one tensor between simulated workers, and statistics over
+many steps."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def assert_variance_within_omega(compressor: Compressor, values: Sequence[Array]
 
 
 class Unpacked(InProcess):
-    """The reference aggregator: adds integers of 64 bits without packing them into words."""
+    """The reference aggregator, which adds integers of 64 bits without packing them into words."""
 
     def sum(self, contributions: Sequence[Array], bits: int) -> Array:
         total = np.sum([values.astype(np.int64) for values in contributions], axis=0)

@@ -1,4 +1,4 @@
-"""What compression does not touch: layers that are left out, the first steps, a model after detach, and PyTorch's own
+"""Gradients that `attach` leaves alone: parameters left out, the first steps, a model after detach, and PyTorch's own
 wrappers."""
 
 from __future__ import annotations

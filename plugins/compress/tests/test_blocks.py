@@ -13,7 +13,7 @@ from wiresum.compress.native import index_code_bytes
 from .rig import Array, exchange, vectors
 
 GRADIENT = np.array([3.0, 4.0, 0.0, 1.0, -6.0, 8.0, 0.5])
-"""In blocks of two: norms of 5, 1, 10 and, of a shorter block, 0.5."""
+"""Blocks of two have the norms 5, 1, 10 and, the shorter last one, 0.5."""
 
 
 def chosen(method: wc.BlockSparsifier, values: Array, *, parameters: Array | None = None, step: int = 0) -> list[int]:

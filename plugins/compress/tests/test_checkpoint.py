@@ -60,7 +60,7 @@ def test_a_checkpoint_continues_bit_for_bit(name: str, segments: list[Segment]) 
         assert same_bits(second.state_dict(), pickle.loads(state))
         assert same_bits(run(second, range(3, 6), segments), expected[3:])
     third = Engine(ALL[name], InProcess(3))
-    third.load_state_dict(handed_out)  # nor does going on after it was loaded
+    third.load_state_dict(handed_out)  # going on from a loaded state does not change it either
     assert same_bits(run(third, range(3, 6), segments), expected[3:])
 
 

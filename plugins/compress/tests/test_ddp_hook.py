@@ -86,7 +86,7 @@ def same_everywhere(mine: bytes) -> bool:
 
 SENT = ("identity", "IntDIANA", "QSGD", "TopK", "RandK, partition", "block random-k")
 RESTARTED = ("identity", "IntDIANA, by estimates", "PowerSGD", "TopK, quantised down")
-"""With each kind of state."""
+"""A method for each kind of state."""
 
 
 def train_some(rank: int, size: int) -> dict[str, float]:
@@ -336,7 +336,7 @@ def unused_everywhere(rank: int, size: int, options: dict[str, Any]) -> list[str
             run.optimizer.zero_grad(set_to_none=step % 2 == 0)
             detour = [None if p.grad is None else p.grad.clone() for p in run.model.module.detour.parameters()]
             images, labels = batch(rank, step)
-            if step == 4:  # what is used under no_sync counts
+            if step == 4:  # a use under no_sync counts
                 used_by = {2}
                 with run.model.no_sync():
                     torch.nn.functional.cross_entropy(run.model(images, detour=rank == 2), labels).backward()
@@ -427,8 +427,8 @@ class Embedded(torch.nn.Module):
 
 
 def embeds(rank: int, size: int, granularity: Granularity) -> tuple[bool, bool, float]:
-    """Whether the sparse gradient is the mean, whether a part of the dense one was sent, and the bytes counted as
-    dense."""
+    """Returns True if the sparse gradient is the mean, True if a part of the dense one was sent, and the bytes counted
+    as dense."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Embedded(), bucket_cap_mb=BUCKET_MB)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -482,7 +482,7 @@ def test_buckets_are_exchanged_while_the_gradients_of_other_layers_are_computed(
 
 @dataclass(frozen=True)
 class Loud(wc.IntegerCompressor):
-    """In one bucket of the second step, one worker's integers do not fit their bits."""
+    """A compressor whose integers do not fit their bits in one bucket of the second step, at one worker."""
 
     def bits_at(self, turn: wc.Turn) -> int:
         return 8

@@ -265,7 +265,7 @@ def test_a_batch_of_segments_takes_no_more_rounds_than_one() -> None:
 
 
 def test_the_random_numbers_depend_on_the_seed_and_on_the_tensors_name() -> None:
-    """Else all trainings, and all layers of one size, would have the same errors."""
+    """Equal numbers would give all trainings, and all layers of one size, the same errors."""
     values = [[np.full(50, 0.3)]]
 
     def drawn(seed: int, name: str) -> bytes:
@@ -291,7 +291,7 @@ def test_the_way_down_has_other_random_numbers_in_each_step() -> None:
 
 
 def test_the_way_down_is_compressed_identically_at_all_workers() -> None:
-    """Without loss on the way up, the result is Q_M of the mean, with the same randomness at every worker."""
+    """The way up loses nothing, so the result is Q_M of the mean, with the same randomness at every worker."""
     engines = [wc.Engine(wc.Identity(down=wc.QSGD(3)), wc.InProcess(workers), seed=9) for workers in (1, 3)]
     mean = gradients(0, WHOLE, 1)
     alone = engines[0].average(WHOLE, mean)

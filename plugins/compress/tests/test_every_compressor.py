@@ -1,5 +1,4 @@
-"""What every compressor guarantees: no bias, the declared variance, exact sums, NaN for all workers, checked
-options."""
+"""Guarantees of every compressor: no bias, the declared variance, exact sums, NaN for all workers, checked options."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_the_result_is_the_top_k_of_the_sum_of_all_workers_top_k() -> None:
 
 
 def test_exact_mode_loses_nothing() -> None:
-    """What was sent and what is held back add up to the input, bit for bit."""
+    """The sent and the retained parts add up to the input, bit for bit."""
     values = integral(4)
     outcome = exchange(GTopK(0.1), values)
     stays = [value - row[0] for value, row in zip(values, outcome.own, strict=True)]

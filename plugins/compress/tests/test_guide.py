@@ -21,7 +21,7 @@ def rows(title: str) -> dict[str, list[str]]:
 
 
 def measured() -> dict[str, tuple[float, float]]:
-    """By way: the rest of a step in ms, and megabits over a link."""
+    """The rest of a step in ms, and megabits over a link, for each way."""
     found = {}
     for name, cells in rows("How fast").items():
         megabits = 8 * max(map(float, cells[3].removesuffix(" MB").split(", ")))
@@ -30,7 +30,7 @@ def measured() -> dict[str, tuple[float, float]]:
 
 
 def rate_below(way: tuple[float, float], other: tuple[float, float]) -> float | str:
-    """In Mbit/s."""
+    """The rate in Mbit/s below which `way` is the faster one."""
     if way[1] >= other[1]:
         return "never"
     return (other[1] - way[1]) / (way[0] - other[0]) * 1e3 if way[0] > other[0] else "any rate"

@@ -131,7 +131,7 @@ def test_the_hook_returns_before_the_device_has_the_bucket_and_sums_what_it_writ
     arrived, early = attachment.arrived, []
 
     def noting(bucket: Any) -> Any:
-        if bucket.is_last():  # which waits for the others
+        if bucket.is_last():  # the last bucket waits for the others
             return arrived(bucket)
         release = hold(BUSY_S)
         written = torch.accelerator.current_stream().record_event()
@@ -219,7 +219,7 @@ def _with_one_nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def scaled(rank: int, on: torch.device) -> list[bytes]:
-    """With a loss scaler whose scale the device has, and that halves after an Inf; then clipped."""
+    """Trains with a loss scaler whose scale is on the device and halves after an Inf; then clips gradients."""
     model, optimizer, attachment = attached(METHODS["TopK"], on)
     attachment.detach()
     scaler = torch.amp.GradScaler(on.type, init_scale=256.0, growth_interval=2)

@@ -20,7 +20,7 @@ from .test_ddp_hook import Run, batch, same_everywhere
 
 FOLLOWING = [name for name, method in METHODS.items() if method.follows_scale]
 INEXACT = {"IntSGD, by estimates", "IntDIANA, by estimates"}
-"""Their scale has the paper's epsilon, in the units of the gradient."""
+"""Methods whose scale has the paper's epsilon, in the units of the gradient."""
 STEPS = 9
 POISONED_STEP, POISONED_RANK = 5, 1
 START_SCALE = 2.0**8

@@ -33,13 +33,13 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{"lr": 2e-3}, {"lr": 1e-3, "momentum": 0.5, "centered": True}],
     "Muon": [{"lr": 2e-2}],
 }
-"""With rates that train without compression."""
+"""Rates with which each optimizer trains without compression."""
 REFUSED = {"LBFGS": "curvature", "Rprop": "sign of each value"}
 SPARSE_ONLY = {"SparseAdam"}
 STEPS = 60
 WARM_UP_STEPS = 10
 APART = {16: 0.01, 8: 0.06}
-"""How far the last loss may be from that without compression, as a part of it, by bits."""
+"""The relative difference allowed between the last losses with and without compression, by bits."""
 
 
 def network(biased: bool) -> torch.nn.Sequential:

@@ -41,7 +41,7 @@ def stand_in(name: str, **attributes: object) -> None:
 
 def main() -> int:
     checkout, *arguments = sys.argv[1:]
-    os.environ["HOROVOD_RANK"] = os.environ["RANK"]  # so that each test ends with shutdown and init
+    os.environ["HOROVOD_RANK"] = os.environ["RANK"]  # makes each test end with shutdown and init
     os.environ["HOROVOD_SIZE"] = os.environ["WORLD_SIZE"]
     stand_in("horovod", torch=wiresum.horovod.torch)
     stand_in("horovod.runner")

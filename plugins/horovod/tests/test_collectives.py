@@ -29,7 +29,7 @@ def test_ranks_may_call_in_any_order_from_any_thread(rank: int, size: int) -> No
         for k in part:
             handles[k] = hvd.allreduce_async(torch.full((100,), float(rank * k)), name=names[k], op=hvd.Sum)
 
-    for _ in range(3):  # from the second time on the responses come from the cache
+    for _ in range(3):  # the second and third responses come from the cache
         threads = [threading.Thread(target=submit, args=(order[half::2],)) for half in range(2)]
         for thread in threads:
             thread.start()
@@ -37,7 +37,7 @@ def test_ranks_may_call_in_any_order_from_any_thread(rank: int, size: int) -> No
             thread.join()
         for k in range(len(names)):
             assert (hvd.synchronize(handles[k]) == k * sum(range(size))).all()
-    assert hvd.stats().collectives_network["all_reduce_coalesced"] - before < 3 * len(names)  # they were fused
+    assert hvd.stats().collectives_network["all_reduce_coalesced"] - before < 3 * len(names)  # all-reduces were fused
 
 
 def lost(*shape: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from wiresum.horovod.torch.request import Op, Request, RequestType
 
 NEVER_S = float("inf")
 SETTLING_CYCLES = 2
-"""After the last call: one in which what was forgotten is described again, and one to spare."""
+"""Cycles after the last call: one in which forgotten requests are described again, and one to spare."""
 
 
 def allreduce(name: str, *shape: int, **fields: object) -> Request:
@@ -27,7 +27,7 @@ class Ranks:
     def __init__(self, size: int, **options: int) -> None:
         self.ranks = [Negotiation(rank, size, **options) for rank in range(size)]
         self.message_bytes = 0
-        """Of the last cycle."""
+        """The messages' bytes in the last cycle."""
 
     def cycle(self, now: float = 0.0, describe_after_s: float = NEVER_S) -> list[Response]:
         """Runs one cycle, and returns the responses, which must be the same at all ranks."""

@@ -45,7 +45,7 @@ def test_lambdas_local_classes_and_tensors_arrive(rank: int, size: int) -> None:
     whole = torch.arange(4.0)
     parts = hvd.broadcast_object((whole, whole[1:], whole.to_sparse(), whole.to(torch.bfloat16)))
     parts[0][1] = 9.0
-    assert parts[1][0] == 9.0  # they share their memory, as they did
+    assert parts[1][0] == 9.0  # the parts share their memory, as before
     assert parts[2].is_sparse and parts[3].dtype is torch.bfloat16
 
 
@@ -67,7 +67,7 @@ def sends_bombs(rank: int, size: int, folder: str) -> None:
     mark = Path(folder, f"made by rank {rank}")
     if rank == 1:
         with pytest.raises(FileNotFoundError):
-            pickle.loads(pickle.dumps(Bomb(Path(folder, "no such folder", "x"))))  # it does go off
+            pickle.loads(pickle.dumps(Bomb(Path(folder, "no such folder", "x"))))  # the bomb does go off
         guessed = bytes(objects.SECRET_BYTES)
         runtime.current().members_secret = guessed
         objects.unpickled = lambda body: None  # here nothing shall go off  # type: ignore[assignment]
@@ -90,7 +90,7 @@ def sends_bombs(rank: int, size: int, folder: str) -> None:
 
 
 def send(message: torch.Tensor) -> None:
-    """What `broadcast_object` does at the root, with this message."""
+    """Sends this message as `broadcast_object` does at the root."""
     row = message.numel().to_bytes(8, "big") + objects.draw_nonce()
     hvd.allgather(torch.frombuffer(bytearray(row), dtype=torch.uint8).reshape(1, -1), "object.size")
     hvd.broadcast_(message, 1, "object.bytes")

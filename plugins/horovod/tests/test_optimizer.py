@@ -80,7 +80,7 @@ def test_ranks_train_as_one_process_on_all_rows(
 @pytest.mark.parametrize("made", ["before", "after", "before and after"])
 @runs_in("trio")
 def test_a_scheduler_may_be_made_before_the_optimizer_is_distributed(rank: int, size: int, made: str) -> None:
-    """And a state may be loaded in between."""
+    """A state may also be loaded in between."""
     trained = []
     for ranks in (range(size), range(rank, rank + 1)):  # one process on all rows, and this rank on its own
         model = network(0)
@@ -129,7 +129,7 @@ def test_step_hooks_and_what_users_put_around_methods_see_each_step_once(rank: i
         optimizer.zero_grad()
         assert seen == ["step", [[1.0, 1.0]], [[-1.0 - turn] * 2], "zero"]
         seen.clear()
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # at other ranks it loads a state
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # other ranks load a state
 
 
 @runs_in("trio")
@@ -146,7 +146,7 @@ def test_parameters_that_are_added_later_are_reduced(rank: int, size: int) -> No
         optimizer.zero_grad()
     assert [parameter.tolist() for parameter in parameters] == [[-2.0] * 2, [-4.0] * 2, [-4.0] * 2]
     parameters[1].sum().backward()
-    with pytest.raises(AssertionError, match=r"before optimizer\.step"):  # its reduction has begun
+    with pytest.raises(AssertionError, match=r"before optimizer\.step"):  # the gradient's reduction has begun
         optimizer.zero_grad()
     optimizer.step()
 
@@ -154,7 +154,7 @@ def test_parameters_that_are_added_later_are_reduced(rank: int, size: int) -> No
 @pytest.mark.parametrize("named", [True, False])
 @runs_in("trio")
 def test_parameters_that_are_unfrozen_or_slipped_in_later_are_reduced(rank: int, size: int, named: bool) -> None:
-    """Ranks had different parameters from then on, and nothing said so."""
+    """Ranks once had different parameters from then on, without an error."""
     parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
     parameters[1].requires_grad_(False)
     optimizer = torch.optim.SGD(parameters[:2], lr=1.0)

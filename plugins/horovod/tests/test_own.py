@@ -16,7 +16,7 @@ from wiresum_lab.processes import SwitchProcess
 from wiresum_lab.ranks.cluster import environment
 
 RANKS = 4
-"""For fewer, the tests want float32 sums without any rounding."""
+"""The number of ranks; with fewer, the tests want float32 sums without any rounding."""
 RUN_S_MAX = 15 * PATIENCE_S
 FAILING = {
     "test_broadcast_state_no_grad",  # expects gradients that Horovod's broadcast_optimizer_state leaves behind

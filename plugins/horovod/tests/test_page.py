@@ -108,7 +108,7 @@ CHECKS: dict[str, Callable[[int, int], None]] = {
     "`horovod.spark`": has_no_launcher,
     "`hvd.mpi_ops.rank`": has_no_basics_in_mpi_ops,
 }
-"""What no other test shows, by how its row begins."""
+"""The checks that no other test has, by how the row of the table begins."""
 
 
 def rows() -> list[str]:

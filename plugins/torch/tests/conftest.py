@@ -32,7 +32,7 @@ def compiled() -> None:
 
 @pytest.fixture
 def work_exceptions() -> None:
-    """For tests that call Work.exception(), whose result PyTorch cannot hand to Python before 2.13."""
+    """Skips tests that call Work.exception(), whose result PyTorch cannot hand to Python before 2.13."""
     if torch.__version__ < "2.13":
         pytest.skip(f"Work.exception() raises a TypeError in PyTorch {torch.__version__}")
 
@@ -62,7 +62,8 @@ def own_switch(tmp_path: Path) -> Iterator[Callable[..., SwitchProcess]]:
 
 @pytest.fixture
 def hasty_service() -> Iterator[str]:
-    """Where a worker whose connection broke is lost soon. One whose connection is whole has 30 s, as always."""
+    """A service that soon takes a worker with a broken connection for lost. A worker with a whole connection
+    has 30 s."""
     with closing(SoftwareSwitch(bind="127.0.0.1", port=0, threads=1)) as switch:
         server = JoinServer(switch, Limits(connection_lost_ms=500, suspect_ms=500, counted_ms=200))
         yield f"127.0.0.1:{server.start('127.0.0.1', 0)}"
@@ -87,7 +88,7 @@ def make_cluster(switch: SwitchProcess, tmp_path: Path) -> Iterator[Callable[...
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """The folder for the files by which workers say how far they are (await_marks)."""
+    """The folder for the files by which workers tell their progress (await_marks)."""
     folder = tmp_path / "marks"
     folder.mkdir()
     return folder
@@ -123,7 +124,7 @@ def new_pair(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def new_trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three, as those of `trio`."""
+    """Three workers as in `trio`, for tests that end their group."""
     with Cluster(
         switch, 3, tmp_path_factory.mktemp("new_trio"), prepare=prepare(), variables=APART, regroups=True
     ) as cluster:
@@ -132,7 +133,7 @@ def new_trio(switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def on_accelerator() -> str:
-    """What workers load before they use an accelerator."""
+    """Code that workers run before they use an accelerator."""
     return found_or_double()
 
 
@@ -145,7 +146,7 @@ def duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest.Tem
 
 @pytest.fixture(scope="module")
 def new_duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The same with a new group for each test, which may end it."""
+    """Two workers with an accelerator, and a new group for each test, which may end it."""
     folder = tmp_path_factory.mktemp("new_duo")
     with Cluster(switch, 2, folder, prepare=on_accelerator, regroups=True) as cluster:
         yield cluster
@@ -153,5 +154,5 @@ def new_duo(on_accelerator: str, switch: SwitchProcess, tmp_path_factory: pytest
 
 @pytest.fixture
 def make_duo(make_cluster: Callable[..., Cluster], on_accelerator: str) -> Callable[..., Cluster]:
-    """The same, for tests that need new processes."""
+    """Makes clusters with an accelerator, for tests that need new processes."""
     return lambda size=2, **options: make_cluster(size, prepare=on_accelerator, **options)

@@ -1,6 +1,6 @@
-"""A worker of test_torchft.py: in each step it adds 4 to the power of its number, so that a sum says who took part.
+"""A worker of test_torchft.py: in each step it adds 4 to the power of its number, so that a sum tells who took part.
 
-Its name is its number. It stops after --until steps.
+The worker's number is its name. It stops after --until steps.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def main() -> None:
         load_state_dict=total.copy_,
         state_dict=total.clone,
         replica_id=f"{options.name}_",
-        init_sync=False,  # else in the first step one alone would add something, and count as all
+        init_sync=False,  # otherwise a worker alone in the first step would add something, and count as all
     )
     size = 0
     while manager.current_step() < options.until:
         manager.start_quorum()
         manager.wait_quorum()
-        # Most of a step's time, so that a kill mostly comes before this worker has added its part. Without one of them
-        # the steps take so long that it comes before the last.
+        # The pause takes most of a step, so that a kill mostly comes before this worker has added its part. With a
+        # worker missing, steps take so long that the worker returns before the last.
         time.sleep(0.02 if size == WORKERS else 0.2)
         tensor = torch.full((LENGTH,), 4.0**options.name)
         manager.allreduce(tensor).wait()

@@ -1,5 +1,5 @@
-"""Tensors on an accelerator: on the one that PyTorch finds, else on the device for tests (wiresum_lab.doubles.device),
-whose streams are as asynchronous as a GPU's."""
+"""Tensors on the accelerator that PyTorch finds, or on the device for tests (wiresum_lab.doubles.device), whose streams
+are as asynchronous as a GPU's."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from wiresum_lab.ranks.cluster_worker import implementation
 from wiresum_lab.ranks.on_device import bits, contexts, device, hold, keep_busy, started, values
 
 LONG = 3 * PIECE_BYTES // 4 + 777
-"""Elements of four bytes: three pieces."""
+"""The number of four-byte elements in three pieces."""
 
-# A PyTorch that came after the setup: the device is compiled here.
+# The device is compiled here if PyTorch is newer than the setup.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled"), pytest.mark.timeout(BUILD_TIMEOUT_S)]
 
 
@@ -123,7 +123,7 @@ def test_a_callback_may_wait_for_another_collective(rank: int, size: int) -> Non
 def test_the_result_is_not_written_before_the_callers_stream_has_read_what_was_there(rank: int, size: int) -> None:
     tensor = torch.full((1000,), rank + 1.0, device=device())
     before = torch.zeros_like(tensor)
-    if rank == 1:  # which has nothing to copy in, and so nothing else to wait for
+    if rank == 1:  # rank 1 has nothing to copy in, so nothing else to wait for
         keep_busy()
     before.copy_(tensor)
     dist.broadcast(tensor, src=0)
@@ -160,7 +160,7 @@ def sum_and_drop(rank: int, *, dense: bool) -> None:
 def test_a_tensor_that_is_dropped_keeps_its_memory_until_it_has_been_copied(rank: int, size: int) -> None:
     for dense in (True, False):
         sum_and_drop(rank, dense=dense)
-        torch.accelerator.current_stream().synchronize()  # has come to where the memory was freed
+        torch.accelerator.current_stream().synchronize()  # the stream has come to where the memory was freed
         others = [torch.full((5000, 2), 7.0, device=device()) for _ in range(4)]
         torch.accelerator.synchronize()
         assert all((other.cpu() == 7.0).all() for other in others)
@@ -170,7 +170,7 @@ def test_a_tensor_that_is_dropped_keeps_its_memory_until_it_has_been_copied(rank
 
 
 def digests(rank: int, size: int) -> list[str]:
-    """Of sums of long tensors, on the accelerator if there is one."""
+    """Digests of sums of long tensors, on the accelerator if there is one."""
     on = device() if torch.accelerator.is_available() else torch.device("cpu")
     found = []
     for dtype in (torch.float32, torch.bfloat16, torch.int32):
@@ -213,12 +213,12 @@ def test_sums_on_an_accelerator_do_not_go_direct(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(10))
     dist.all_reduce(torch.ones(WHOLE_BYTES_MAX // 4))
     assert direct.calls == before + 2
-    dist.all_reduce(torch.ones(WHOLE_BYTES_MAX // 4 + 1))  # cut, as at a worker that has it on the device
+    dist.all_reduce(torch.ones(WHOLE_BYTES_MAX // 4 + 1))  # cut, as at a worker with the tensor on the device
     assert direct.calls == before + 2
 
 
 def every_collective(rank: int, size: int, on: torch.device) -> list[torch.Tensor]:
-    """The results of all that the backend offers."""
+    """The results of all collectives that the backend offers."""
 
     def mine(elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return values(elements, 10 * rank + 1, dtype).to(on)
@@ -414,7 +414,7 @@ def hangs(rank: int, size: int, folder: Path) -> str:
     dist.all_reduce(torch.zeros(1, device=device()))  # the first call of a process makes streams, which waits for CUDA
     torch.accelerator.synchronize()
     (folder / f"{rank} has summed").touch()
-    await_marks(folder, 2 * size - 1 if rank == 0 else size)  # who is aborted before it has the sum has none
+    await_marks(folder, 2 * size - 1 if rank == 0 else size)  # a worker that is aborted before it has the sum has none
     release = hold(4.0) if rank == 0 else lambda: None
     held = torch.accelerator.current_stream().record_event()
     options = dist.AllreduceOptions()

@@ -1,5 +1,5 @@
-"""Tensors on an accelerator that are not cut into pieces: sparse ones, and what goes through Gloo. Also which way calls
-took, and default devices. test_accelerators.py says what the accelerator is."""
+"""Tensors on an accelerator that are not cut into pieces: sparse ones, and tensors that go through Gloo. Further tests
+are of the ways that calls took, and of default devices. test_accelerators.py says what the accelerator is."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_gloo_carries_is_read_after_its_stream_has_written_it_and_is_there_
         tensor.fill_(rank + 1.0)
         work = started(dist.all_reduce(tensor, op=dist.ReduceOp.AVG, async_op=True))
         work.wait()
-    with torch.Stream(device=device()):  # ordered with none of the others
+    with torch.Stream(device=device()):  # a stream ordered with no other
         assert (tensor.cpu() == 1.5).all()
 
 

@@ -16,7 +16,7 @@ BLOCKS = 1500  # so many that the saving exceeds the cost of the round trips eve
 
 
 def sent_once(before: SessionStats, after: SessionStats, block: int) -> int:
-    """Bytes sent between the two, without retransmissions, which a busy machine causes now and then."""
+    """Bytes sent between two snapshots, without retransmissions, which a busy machine causes now and then."""
     sent = after.bytes_sent - before.bytes_sent
     sent -= (after.retransmissions - before.retransmissions) * (4 * block + HEADER_BYTES)
     return sent - (after.questions - before.questions) * HEADER_BYTES

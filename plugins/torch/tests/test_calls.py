@@ -1,4 +1,4 @@
-"""What the error says when workers call different collectives: it compares the logs of their calls."""
+"""The error when workers call different collectives: it compares the logs of their calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wiresum.torch.calls import Call, CallLog, kinds_of
 
 
 def logs(store: Store, size: int) -> list[CallLog]:
-    """They wait for each other however long that takes."""
+    """Logs that wait for each other without a limit."""
     return [CallLog(store, rank, size, clock=lambda: 0.0) for rank in range(size)]
 
 

@@ -66,7 +66,8 @@ def test_an_older_pytorch_is_refused_and_the_package_asks_for_a_newer_one(monkey
 
 @runs_in("make_cluster", 2, grouped=False)
 def test_no_member_has_its_group_before_all_are_connected(rank: int, size: int, tmp_path: Path) -> None:
-    """One that leaves at once would cut off those that still connect. Rank 1 connects when rank 0 waits for it."""
+    """A member that leaves at once would cut off others that still connect. Rank 1 connects when rank 0 waits
+    for it."""
     waits, connected = tmp_path / "waits", tmp_path / "connected"
     make_gloo, meet = creation.make_gloo, Network.meet
 
@@ -104,7 +105,7 @@ def test_a_worker_with_another_number_of_aggregators_gets_an_error(
     cluster.start(joins_with_another_list, str(tmp_path))
     (said,) = cluster.collect(ranks=[1])
     assert "names 2 aggregators at rank 1 and 1 at rank 0" in said
-    cluster.kill(0)  # it waits for rank 1
+    cluster.kill(0)  # rank 0 waits for rank 1
 
 
 @runs_in("make_cluster", 2, grouped=False)

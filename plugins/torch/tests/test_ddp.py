@@ -140,7 +140,7 @@ def test_no_sync_accumulates(rank: int, size: int) -> None:
 
 
 HOOKS = ("allreduce_hook", "fp16_compress_hook", "powerSGD_hook", "powerSGD_hook in fp16")
-"""PyTorch's own. It allows bf16_compress_hook on GPUs alone."""
+"""PyTorch's own hooks. PyTorch allows bf16_compress_hook on GPUs only."""
 
 
 def hooked(rank: int, size: int, name: str, group: dist.ProcessGroup | None = None) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """Operations that the switch does not do: small all-reduces of other types and operators, which each worker reduces by
-itself, and all else of torch.distributed, which Gloo does."""
+itself, and all other operations of torch.distributed, which Gloo does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OPERATORS = ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
 
 
 def numbers(rank: int, dtype: torch.dtype, elements: int = 101) -> torch.Tensor:
-    """Of many magnitudes, with the type's extremes."""
+    """Numbers of many magnitudes, with the type's extremes."""
     generator = torch.Generator().manual_seed(rank)
     if dtype == torch.bool:
         return torch.randint(0, 2, (elements,), generator=generator).to(dtype)
@@ -99,7 +99,7 @@ def test_a_small_all_reduce_of_any_type_gives_what_gloo_gives_and_needs_none(ran
 
 
 def reduced(tensor: torch.Tensor, operator: Any, rank: int, size: int) -> torch.Tensor:
-    """It must have the same bits at all ranks."""
+    """Reduces a copy of the tensor, and checks that all ranks get the same bits."""
     dist.all_reduce(tensor, operator)
     everybody = [torch.empty_like(tensor) for _ in range(size)]
     dist.all_gather(everybody, tensor)
@@ -153,7 +153,7 @@ def test_what_is_small_depends_on_the_bytes_of_all_ranks(rank: int, size: int) -
 
 
 def all_sums(given: torch.Tensor, operator: Any, rank: int, size: int) -> list[torch.Tensor]:
-    """What each collective that reduces makes of it."""
+    """The result of each collective that reduces."""
     single, listed = (torch.full((given.numel() // size,), float("nan"), dtype=given.dtype) for _ in range(2))
     strided = torch.stack([given, given], dim=-1)[..., 0]
     dist.reduce_scatter_tensor(single, given, operator)
@@ -175,7 +175,7 @@ def test_a_factor_is_applied_to_each_contribution_which_is_rounded_to_its_type(
             given = numbers(rank, dtype, size * elements)
             kept = given.clone()
             multiplied = (given.double() * float(factor)).to(dtype)
-            if dtype == torch.float32:  # by the factor in that type
+            if dtype == torch.float32:  # multiplied by the factor in this type
                 multiplied = given * torch.tensor(0.3)
             found, expected = (
                 all_sums(given, operator, rank, size),

@@ -1,5 +1,5 @@
-"""What happens when a process dies or stalls, or a collective is called wrongly: every worker gets an error that names
-the cause. The tests of wiresum.agent have all ways in which a job ends; here are those that PyTorch's calls add."""
+"""Failures: a process dies or stalls, or a collective is called wrongly. Every worker gets an error that names the
+cause. The tests of wiresum.agent have all ways in which a job ends; these have the ways that PyTorch's calls add."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def test_the_agents_errors_are_those_of_pytorch(error: WiresumError, kind: type[
 
 
 def waits_in_all_ways(rank: int, size: int, marks: Path) -> None:
-    """In calls that need rank 2, and in a receive from a live neighbour that does not send, since it waits, too. All
-    are made before rank 2 dies: a call that is made later would raise by itself."""
+    """Waits in calls that need rank 2, and in a receive from a live neighbour that does not send, since it waits, too.
+    All are made before rank 2 dies: a later call would raise by itself."""
     dist.barrier()
     tensor, double = torch.ones(200_000), torch.ones(10_000, dtype=torch.float64)
     if rank == 2:
         (marks / str(rank)).touch()
-        await_marks(marks, size + 1)  # and is killed meanwhile
+        await_marks(marks, size + 1)  # rank 2 is killed meanwhile
         return
     pending = dist.irecv(torch.ones(1), src=1 - rank)
     through_gloo = dist.all_reduce(double, async_op=True)
@@ -132,7 +132,7 @@ def holds_the_interpreter(rank: int, size: int) -> float:
 
 @pytest.mark.nightly
 def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeCluster) -> None:
-    """Though a worker that is not heard of for so long is lost."""
+    """The job goes on, though a worker that is silent for so long is lost."""
     with closing(SoftwareSwitch(bind="127.0.0.1", port=0, threads=1)) as switch:
         server = JoinServer(switch, Limits(heartbeat_lost_ms=HELD_S * 1000 // 2))
         variables = {"WIRESUM_SWITCH": f"127.0.0.1:{server.start('127.0.0.1', 0)}"}
@@ -142,7 +142,7 @@ def test_a_call_that_holds_the_interpreters_lock_ends_no_job(make_cluster: MakeC
 
 @runs_in("new_pair")
 def test_a_collective_of_gloos_that_one_rank_does_not_call_times_out(rank: int, size: int, marks: Path) -> None:
-    """After the time that the group was given meanwhile. (test_direct.py has one of the network.)"""
+    """The time-out is the group's newest. (test_direct.py has such a test of the network.)"""
     double = torch.ones(10_000, dtype=torch.float64)
     dist.all_reduce(double)
     (marks / f"{rank} has summed").touch()
@@ -157,7 +157,7 @@ def test_a_collective_of_gloos_that_one_rank_does_not_call_times_out(rank: int, 
         dist.destroy_process_group()
         (marks / str(rank)).touch()
         return
-    await_marks(marks, size + 1)  # while it would have been summing
+    await_marks(marks, size + 1)  # this rank waits while it should be summing
     error = until_it_fails(lambda: dist.all_reduce(torch.ones(10)))
     assert "rank 0" in str(error) and "time" in str(error).lower(), str(error)
 
@@ -221,7 +221,7 @@ CALLED = {
 
 
 def diverges(rank: int, size: int, how: str) -> str:
-    """In a group of its own, so that the whole one goes on."""
+    """Diverges in a group of its own, so that the whole group goes on."""
     group = dist.new_group()
     tensor, few = torch.ones(1000), torch.ones(3, dtype=torch.int64)
     double, long = torch.ones(10_000, dtype=torch.float64), torch.ones(10_000, dtype=torch.int64)
@@ -295,7 +295,7 @@ def test_abort_ends_the_job_at_every_worker(rank: int, size: int, marks: Path) -
     dist.barrier()
     (marks / str(rank)).touch()
     if rank == 0:
-        await_marks(marks, size)  # who is aborted before it has the barrier's result has none
+        await_marks(marks, size)  # a worker that is aborted before it has the barrier's result has none
         dist.distributed_c10d._abort_process_group()
         assert not dist.is_initialized()
         return

@@ -25,7 +25,7 @@ def trained(steps: int = 2) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def change_weight(model: torch.nn.Module, _: torch.optim.Optimizer) -> None:
-    """By one bit, in the sign of a zero or the last place."""
+    """Changes a weight by one bit, in the sign of a zero or the last place."""
     model.get_parameter("0.bias").data.view(torch.int32)[2] ^= 1
 
 
@@ -122,5 +122,5 @@ def test_logs_without_a_common_step_cannot_be_compared(tmp_path: Path, capsys: p
 
 
 def compare(*logs: Path) -> int:
-    """What `python -m wiresum.torch.fingerprints` exits with."""
+    """The exit code of `python -m wiresum.torch.fingerprints`."""
     return _main([str(log) for log in logs])

@@ -27,7 +27,7 @@ PREFIX = "record_of_rank_"
 
 
 def uses_collectives(rank: int, size: int) -> None:
-    """One of each kind, in the network and through Gloo."""
+    """Calls one collective of each kind, in the network and through Gloo."""
     tensor, parts = torch.ones(6), [torch.ones(6) for _ in range(size)]
     dist.all_reduce(tensor)
     dist.all_reduce(tensor.t(), op=dist.ReduceOp.AVG)
@@ -50,7 +50,7 @@ def uses_collectives(rank: int, size: int) -> None:
 
 
 def hangs(rank: int, size: int, folder: str, marks: Path) -> None:
-    """Rank 0's time is over when rank 1's call is under way, too."""
+    """Rank 0 times out while rank 1's call is under way, too."""
     uses_collectives(rank, size)
     if rank == ABSENT:
         (marks / str(rank)).touch()
@@ -107,7 +107,7 @@ def test_a_record_has_the_newest_collectives_with_their_states(rank: int, size: 
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         store.set("recorded", "")
-    else:  # not before: the sum would be complete in the record of rank 0
+    else:  # no sooner: the sum would be complete in the record of rank 0
         store.wait(["recorded"])
         works.append(dist.all_reduce(torch.ones(9), async_op=True))
     dist.barrier()

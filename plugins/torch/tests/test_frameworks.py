@@ -1,6 +1,7 @@
-"""The recipes of docs/frameworks.md, run as they are written there. Those whose framework is not installed are skipped.
+"""The recipes of docs/frameworks.md, run as they are written there. A recipe is skipped if its framework is not
+installed.
 
-pip install --no-deps lightning ...; pytest plugins/torch/tests/test_frameworks.py
+    pip install --no-deps lightning ...; pytest plugins/torch/tests/test_frameworks.py
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wiresum_lab.ranks.cluster import environment
 RECIPES = Path(__file__).resolve().parents[1] / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 RUN_S_MAX = 400.0
-"""DeepSpeed compiles when it is first used."""
+"""Seconds: DeepSpeed compiles when it is first used."""
 
 pytestmark = pytest.mark.timeout(RUN_S_MAX + 30)
 

@@ -59,7 +59,7 @@ def test_fully_shard_matches_one_process(rank: int, size: int, divide_factor: fl
     fully_shard(model)
     for module in model.modules():
         if divide_factor and isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(divide_factor)  # sums are PREMUL_SUMs then
+            module.set_gradient_divide_factor(divide_factor)  # the factor turns sums into PREMUL_SUMs
     before = wiresum.torch.stats()
     train(model, rank, size)
     whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]

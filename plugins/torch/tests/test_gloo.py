@@ -1,4 +1,4 @@
-"""Gloo's failures are classified by its connections and by how long it took, not by the words of its message."""
+"""Gloo's failures are classified by its connections and by elapsed time, not by the words of its message."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gloo() -> Gloo:
 
 @pytest.fixture
 def broken(gloo: Gloo, monkeypatch: pytest.MonkeyPatch) -> Gloo:
-    """One that has lost a connection."""
+    """A Gloo that has lost a connection."""
     monkeypatch.setattr(gloo, "_is_connected", lambda: False)
     return gloo
 

@@ -50,7 +50,8 @@ def test_new_group_of_any_subset_has_a_job_of_its_own(rank: int, size: int) -> N
 
 @runs_in("quartet")
 def test_errors_of_a_subgroup_name_both_ranks(rank: int, size: int) -> None:
-    """As number in the group, and as people know the worker: of different calls, and of one that left."""
+    """Errors give the rank in the group, and the one that people know: of different calls, and of a worker that
+    left."""
     diverging, left = dist.new_group([1, 3]), dist.new_group([1, 3])
     if rank in (1, 3):
         with pytest.raises(dist.DistBackendError) as caught:
@@ -164,7 +165,7 @@ def test_an_invalid_scale_is_refused(scale: float) -> None:
 
 def test_every_setting_is_an_option() -> None:
     settings = {field.name: field.type for field in dataclasses.fields(AgentConfig)}
-    del settings["join_timeout_s"], settings["global_rank"]  # the group's own
+    del settings["join_timeout_s"], settings["global_rank"]  # settings that the group makes itself
     options = {field.name: field.type for field in dataclasses.fields(wiresum.torch.Options)}
     assert options.pop("fixed_scale") == "float | None"
     assert options == {name: f"{kind} | None" for name, kind in settings.items()}
@@ -194,7 +195,7 @@ def test_a_subgroup_that_the_switch_has_no_slots_for_uses_gloo_at_all_members(
     )
 
     def said() -> list[int]:
-        """One line for groups that come one after the other; a slow machine has several such rows."""
+        """The counts in warnings, one line for groups made in succession; a slow machine has several such rows."""
         return [int(found[1]) for found in re.finditer(pattern, cluster.log(0))]
 
     wait_until(lambda: sum(said()) >= 3, "rank 0 says so of three groups")

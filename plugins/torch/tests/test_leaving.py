@@ -173,7 +173,7 @@ def test_collectives_under_way_end_and_name_the_rank_that_left(
 def test_a_receive_from_the_rank_that_left_ends_and_others_go_on(rank: int, size: int, marks: Path) -> None:
     dist.barrier()
     if rank == 2:
-        kept = dist.group.WORLD  # whose connections Python does not close
+        kept = dist.group.WORLD  # Python does not close a kept group's connections
         await_marks(marks, 2)
         dist.destroy_process_group()
         await_marks(marks, 4)  # the process itself lives on
@@ -282,12 +282,12 @@ def leaves_second(rank: int, size: int, marks: Path) -> None:
     (marks / str(rank)).touch()
     await_marks(marks, size)
     if rank == 3:
-        await_leave_is_known()  # of rank 2
+        await_leave_is_known()  # all ranks know that rank 2 left
     if rank >= 2:
         dist.destroy_process_group()
         return
     await_leave_is_known()
-    for _ in range(2):  # in the midst of it, or at its very beginning, and then surely at that
+    for _ in range(2):  # the first receive may fail in progress, the second fails at its start
         with pytest.raises(dist.DistBackendError, match=r"recv.* failed: .*. Before that, rank 2 .* left"):
             dist.recv(torch.ones(1), src=3)
     talk(rank)

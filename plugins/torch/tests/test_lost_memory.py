@@ -1,4 +1,4 @@
-"""Tensors whose memory is gone, wholly or in part: refused at the call, whichever it is, before anything is sent."""
+"""Tensors whose memory is gone, wholly or in part: every call refuses them before anything is sent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch.distributed as dist
 from wiresum_lab.ranks.cluster import runs_in
 
 Made = Callable[[int, Any], torch.Tensor]
-"""Makes a tensor of so many elements without memory, on a device."""
+"""A function that makes a tensor of so many elements without memory, on a device."""
 
 
 def freed(elements: int, device: Any) -> torch.Tensor:
-    """As FSDP frees its flat parameters."""
+    """A tensor freed as FSDP frees its flat parameters."""
     tensor = torch.ones(elements, device=device)
     tensor.untyped_storage().resize_(0)
     return tensor
@@ -29,7 +29,7 @@ def shortened(elements: int, device: Any) -> torch.Tensor:
 
 
 def view_of_freed(elements: int, device: Any) -> torch.Tensor:
-    """Its address is no null pointer."""
+    """A freed tensor whose address is no null pointer."""
     whole = torch.ones(elements + 16, device=device)
     view = whole[16:]
     whole.untyped_storage().resize_(0)
@@ -47,7 +47,7 @@ MADE: list[Made] = [freed, shortened, view_of_freed, strided_and_freed]
 
 
 def calls(lost: torch.Tensor, rank: int, size: int, device: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every collective with a tensor that has lost its memory, where it is read and where it is written."""
+    """Every collective with a tensor that has lost its memory, as input and as output."""
     elements = lost.numel()
 
     def there(times: int = 1) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""How long collectives are cut into pieces. No network, no device."""
+"""Cutting of long collectives into pieces. These tests need no network and no device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call's tensors become regions of a collective: what each worker contributes and where it stores results. No
+"""Plans: the regions that a call's tensors become, with each worker's sources and destinations. No test needs a
 network."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How exact a sum of floats is, by WIRESUM_PRECISION, for ordinary and for adversarial tensors."""
+"""The error of a sum of floats at each WIRESUM_PRECISION, for ordinary and for adversarial tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def inputs_of(size: int, count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """For each worker losses, counts and rates side by side. The last cancels the first, so that the sum is small."""
+    """Losses, counts and rates side by side for each worker. The last worker cancels the first, so that the sum is
+    small."""
     generator = torch.Generator().manual_seed(count)
     scales = torch.tensor([1.0, 1e9, 1e-6, 1e-30]).repeat(count // 4 + 1)[:count]
     inputs = [(torch.randn(count, generator=generator) * scales).to(dtype) for _ in range(size)]
@@ -162,13 +163,13 @@ INDEPENDENT = {
     "adaptive": (wiresum.torch.Options(precision="adaptive"), False),
     "16 bits": (wiresum.torch.Options(precision="block", bits=16), False),
 }
-"""For each way of rounding: whether a sum has the same bits in a batch of any size."""
+"""True, for each way of rounding, if a sum has the same bits in a batch of any size."""
 
 
 @pytest.mark.parametrize("way", INDEPENDENT)
 @runs_in("trio")
 def test_which_sums_do_not_depend_on_the_rest_of_the_batch(rank: int, size: int, way: str) -> None:
-    """One request's numbers, alone and between others of larger and smaller ones: docs/numerics.md."""
+    """Sums one request's numbers alone and between larger and smaller ones of others: docs/numerics.md."""
     options, is_independent = INDEPENDENT[way]
     group = dist.new_group(pg_options=options)
     generator = torch.Generator().manual_seed(rank)

@@ -1,5 +1,5 @@
-"""The rest of PyTorch works with the backend: the compiler, the profiler, debugging modes, other backends in the same
-group."""
+"""Parts of PyTorch that use the backend: the compiler, the profiler, debugging modes, other backends in the
+same group."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_a_compiler_that_takes_too_long_is_killed_with_its_children(
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     said, timeout_s = tmp_path / "started", 1
-    while not (said.exists() and said.read_text()):  # in that time it has not even started
+    while not (said.exists() and said.read_text()):  # the compiler had not even started in this time
         with pytest.raises(extension.ExtensionError, match=f"did not end within {timeout_s} s"):
             extension.BACKEND.build(timeout_s)
         timeout_s *= 2

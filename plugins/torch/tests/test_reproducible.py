@@ -43,11 +43,11 @@ FLOATS = st.one_of(
 PARTS = st.integers(1, 20).flatmap(
     lambda parts: st.lists(st.lists(FLOATS, min_size=parts, max_size=parts), min_size=1, max_size=4)
 )
-"""For each element what each part has."""
+"""The parts of each element: one value for each part."""
 
 
 class Holder(torch.nn.Module):
-    """A parameter whose gradient is what forward gets."""
+    """A parameter whose gradient is forward's argument."""
 
     def __init__(self, elements: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Holder(torch.nn.Module):
 
 
 def rounded(value: Fraction) -> np.float32:
-    """To nearest even, in integers."""
+    """Rounds to nearest even, in integers."""
     if value == 0:
         return np.float32(0)
     exponent = math.floor(math.log2(abs(value)))
@@ -68,7 +68,7 @@ def rounded(value: Fraction) -> np.float32:
 
 
 def cut(value: float, words: int | None, largest: float, digit: int) -> Fraction:
-    """What a window of so many words keeps of a finite value in a block with that largest magnitude."""
+    """The part of a finite value that a window of so many words keeps, in a block with this largest magnitude."""
     if words is None or largest == 0:
         return Fraction(value)
     end = (max(math.frexp(largest)[1] - 1, -126) + 149) // digit + 1
@@ -91,13 +91,13 @@ def definition(elements: Sequence[Sequence[float]], words: int | None) -> np.nda
 
 
 def same_bits(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """NaN is NaN; +0 is not -0."""
+    """Compares bits: NaN equals NaN; +0 is not -0."""
     nan = np.isnan(one) & np.isnan(other)
     return bool(np.all(nan | (one.view(np.int32) == other.view(np.int32))))
 
 
 def mean_of(parts: np.ndarray[Any, Any], words: int | None) -> np.ndarray[Any, Any]:
-    """By `reproducible` in one process."""
+    """The mean by `reproducible` in one process."""
     model = Holder(parts.shape[1])
     sums = wiresum.torch.reproducible(model, microbatches=len(parts), words=words)
     for index in sums.mine():
@@ -164,7 +164,7 @@ def test_arrays_of_wrong_sizes_are_refused() -> None:
 
 @pytest.mark.parametrize(("words", "end", "depth"), [(0, 40, 255), (0, 3, 1), (0, 255, 48), (1, 255, 255)])
 def test_extents_that_no_sums_have_are_refused(words: int, end: int, depth: int) -> None:
-    """They come from other workers."""
+    """Extents come from other workers."""
     sums = DigitSums(8, words)
     ends, depths = np.full(1, end, np.uint8), np.full(1, depth, np.uint8)
     with pytest.raises(ValueError, match="are of no sums"):
@@ -259,7 +259,7 @@ def test_two_workers_train_as_one(
 
 
 def test_three_workers_train_as_one(trio: Cluster, alone: Callable[..., list[bytes]]) -> None:
-    """Which do not divide the micro-batches."""
+    """Three workers do not divide the micro-batches."""
     assert trio.run(train_here, 8, 1) == [alone(8, 1)] * 3
 
 
@@ -300,7 +300,7 @@ def test_more_workers_than_microbatches(quartet: Cluster, alone: Callable[..., l
 
 
 def run_example(switch: SwitchProcess, workers: int, *options: str) -> str:
-    """Returns the fingerprint that it prints."""
+    """Returns the fingerprint that the example prints."""
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers), str(EXAMPLE)]
     done = subprocess.run(
         [sys.executable, *command, "--width", "16", "--layers", "1", *options],

@@ -1,4 +1,4 @@
-"""What groups take and leave behind: of a process its threads and descriptors; of a switch its slots."""
+"""Resources that groups take and leave behind: threads and descriptors of a process, and slots of a switch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, runs_in
 
 GLOO_THREAD = "pt_gloo_runloop"
-"""As PyTorch calls it."""
+"""PyTorch's name of the thread."""
 
 
 def held() -> tuple[int, int]:
@@ -32,12 +32,12 @@ def names_of_threads() -> Counter[str]:
 
 
 def use(group: dist.ProcessGroup | None, size: int) -> None:
-    """Calls in all ways that threads or memory of the group's take part in."""
+    """Makes calls in which all of the group's threads and memory take part."""
     tensor, double = torch.ones(1000), torch.ones(10_000, dtype=torch.float64)
     dist.all_reduce(tensor, group=group)
     work = dist.all_reduce(tensor, group=group, async_op=True)
     work.get_future().wait()
-    dist.all_reduce(tensor, group=group, async_op=True)  # nobody waits for it
+    dist.all_reduce(tensor, group=group, async_op=True)  # nobody waits for this call
     sparse = torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2), check_invariants=True)
     dist.all_reduce(sparse, group=group)
     dist.broadcast(tensor, src=0, group=group)
@@ -55,8 +55,8 @@ def a_round(rank: int, size: int, store: Path) -> None:
 
 
 def rounds(rank: int, size: int, folder: Path, count: int) -> None:
-    """Groups are made, used and destroyed, and afterwards this process has no more than after the first time. The cycle
-    collector is off: what it would have to find may stay for long."""
+    """Makes, uses and destroys groups: afterwards this process has no more than after the first time. The cycle
+    collector is off, since its garbage may stay for long."""
     threads, _ = held()
     a_round(rank, size, folder / "first")
     gc.collect()
@@ -95,10 +95,10 @@ def test_groups_that_were_destroyed_leave_nothing_behind(
 
 
 def names_of_tasks() -> list[str]:
-    """All threads of this process, as Linux has their names."""
+    """The names of all of this process's threads in Linux."""
     names = []
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             names.append((task / "comm").read_text().strip())
     return names
 

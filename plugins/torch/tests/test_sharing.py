@@ -1,5 +1,5 @@
-"""Workers of one host share one stream to the switch. Nothing is to be set, and sums have the bits of workers that do
-not share."""
+"""Workers of one host share one stream to the switch by default, and sums have the bits of workers that do not
+share."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def is_lost(rank: int, size: int, marks: Path, lost: int) -> None:
     dist.barrier()
     (marks / str(rank)).touch()
     if rank == lost:
-        await_marks(marks, size + 1)  # and is killed meanwhile
+        await_marks(marks, size + 1)  # a worker is killed meanwhile
         return
     error = until_it_fails(lambda: dist.all_reduce(torch.ones(200_000)))
     assert isinstance(error.__cause__, WorkerLostError) and error.__cause__.rank == lost, repr(error)
@@ -166,4 +166,4 @@ def test_a_worker_that_cannot_use_rank_0s_own_switch_says_so(
     cluster.start(joins, str(tmp_path), local, elsewhere)
     (said,) = cluster.collect(ranks=[1])
     assert says in said
-    cluster.kill(0)  # it waits for rank 1
+    cluster.kill(0)  # rank 0 waits for rank 1

@@ -1,4 +1,4 @@
-"""`torch.distributed.shrink_group`: those that are left of a group go on without the others."""
+"""`torch.distributed.shrink_group`: the remaining members of a group go on without the others."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from wiresum_lab.ranks.cluster_worker import implementation, world
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "lost_worker.py"
 PIPE_BYTES = 4096
-"""The smallest: fewer lines than the example has steps."""
+"""The smallest pipe: it holds fewer lines than the example has steps."""
 STEPS = 6
-"""With each number of workers."""
+"""Steps with each number of workers."""
 MakeCluster = Callable[..., Cluster]
 Made = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -51,7 +51,7 @@ def example() -> ModuleType:
 
 
 def made(path: str = "") -> Made:
-    """A model of some 40,000 elements, in several of DDP's buckets, and its optimizer; as saved, if there is a path."""
+    """A model of some 40,000 elements, in several of DDP's buckets, and its optimizer; loaded from `path`, if given."""
     torch.manual_seed(3)
     module = torch.nn.Sequential(torch.nn.Linear(16, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 1))
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
@@ -63,7 +63,7 @@ def made(path: str = "") -> Made:
 
 
 def steps_of(module: torch.nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int) -> str:
-    """Makes them, and returns the hash of what came of it."""
+    """Takes the steps, and returns the hash of the resulting weights."""
     step = example().train_step
     model = DistributedDataParallel(module, bucket_cap_mb=0.05)
     for number in range(first, first + count):
@@ -80,7 +80,7 @@ def trains_and_shrinks(rank: int, size: int, marks: str, order: list[int]) -> li
     for left, lost in enumerate(order):
         Path(marks, f"{left}-{rank}").touch()
         if rank == lost:
-            threading.Event().wait()  # until it is killed
+            threading.Event().wait()  # waits until the process is killed
         with pytest.raises(dist.DistBackendError) as caught:
             steps_of(module, optimizer, number, 1)
         cause = caught.value.__cause__
@@ -135,7 +135,7 @@ def is_lost_while_ddp_is_made(rank: int, size: int) -> tuple[int, str]:
 
 
 def test_a_worker_may_be_lost_while_ddp_is_made(make_cluster: MakeCluster) -> None:
-    """The others' constructors fail then: the example ended there."""
+    """The constructors of the others fail, where the example ended once."""
     cluster = make_cluster(3)
     cluster.start(is_lost_while_ddp_is_made)
     sizes, hashes = zip(*cluster.collect(ranks=[0, 2]), strict=True)
@@ -144,7 +144,7 @@ def test_a_worker_may_be_lost_while_ddp_is_made(make_cluster: MakeCluster) -> No
 
 @runs_in("new_trio")
 def test_the_most_advanced_survivors_state_is_everybodys(rank: int, size: int) -> None:
-    """Also if others have not made a first step, so that their optimizers have less state."""
+    """The state reaches all, also others before their first step, whose optimizers have less state."""
     module, optimizer = made()
     for number in range(rank):
         module(torch.full((1, 16), float(number))).sum().backward()
@@ -224,7 +224,7 @@ def test_a_group_that_pytorch_wraps_can_shrink(rank: int, size: int) -> None:
         return
     dist.shrink_group([2])
     assert world().name() == "custom", "not gloo, whose fields DDP's logger reads"
-    with pytest.raises(RuntimeError, match="wiresum"):  # that it cannot; the group has a default backend
+    with pytest.raises(RuntimeError, match="wiresum"):  # the backend cannot wait; the group has it as default
         world()._wait_for_pending_works()
     tensor = torch.full((10,), 1.0)
     dist.all_reduce(tensor)
@@ -233,7 +233,7 @@ def test_a_group_that_pytorch_wraps_can_shrink(rank: int, size: int) -> None:
 
 @runs_in("new_trio")
 def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> None:
-    """Rank 0 does not go on. Rank 1 means to do so with rank 2, which means to do so with rank 0."""
+    """Rank 0 does not go on. Rank 1 wants to go on with rank 2, and rank 2 with rank 0."""
     dist.barrier()
     if rank == 0:
         return
@@ -250,7 +250,7 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
 
 
 def test_who_has_the_store_is_said_where_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that has ended with rank 0; what the switch's service says stays as it is."""
+    """The store has ended with rank 0; what the switch's service says stays as it is."""
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -300,7 +300,8 @@ def test_without_its_cpp_part_a_group_says_what_shrinking_needs(rank: int, size:
 
 
 def start_example(switch: SwitchProcess, size: int, store: TCPStore | None) -> list[subprocess.Popen[str]]:
-    """Without a `store` rank 0 has one, as without torchrun. All go on only as far as what rank 0 says is read."""
+    """Starts the example. Rank 0 has the store if none is given, as without torchrun. All go on only as far as rank 0's
+    output is read."""
     variables = {"WORLD_SIZE": str(size), "WIRESUM_SWITCH": switch.endpoint}
     more = ["--store", f"127.0.0.1:{store.port}"] if store is not None else []
     if store is None:
@@ -334,7 +335,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 @pytest.mark.timeout(3 * PATIENCE_S)
 @pytest.mark.parametrize("lost", [(0,), (0, 2), pytest.param((1,), marks=pytest.mark.nightly)])
 def test_the_example_goes_on_without_killed_workers(switch: SwitchProcess, lost: Sequence[int]) -> None:
-    """Also two at once: the others hear of one of them only."""
+    """Two may be lost at once: the others hear of one only."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = start_example(switch, 2 + len(lost), store)
     survivors = [process for rank, process in enumerate(processes) if rank not in lost]

@@ -21,7 +21,7 @@ REFUSED = {
     # DDP asks for the backend's name, and PyTorch calls every backend that it does not know "custom".
     "test_ddp_logging_data_cpu": "'custom' != 'wiresum'",
 }
-"""What does not pass, and what it says."""
+"""Tests that do not pass, and the text of each error."""
 
 SELECTED = [
     "test_Backend_enum_class",
@@ -117,7 +117,7 @@ SELECTED = [
     "test_sparse_all_reduce_sum",
     "test_static_graph_api_cpu",
 ]
-"""With the one above, those that pass with Gloo."""
+"""Tests that pass here; with REFUSED, all that pass with Gloo."""
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from wiresum_lab.ranks.replicas import Replicas
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "torchft_ddp.py"
 HEARTBEAT = ("--heartbeat_timeout_ms", "1500")
-"""So that the lighthouse does not need 5 s to give a worker up."""
+"""A time-out with which the lighthouse does not need 5 s to give a worker up."""
 
 needs_torchft = pytest.mark.skipif(
     importlib.util.find_spec("torchft") is None, reason="torchft is not installed, so training with it is not tested"
@@ -35,7 +35,7 @@ needs_torchft = pytest.mark.skipif(
 
 
 def loses_one_and_gets_it_back(replicas: Replicas, names: list[str]) -> None:
-    """Ends when all have ended."""
+    """Kills a worker, and ends when all have ended."""
     for name in names:
         replicas.start(name)
     stays, goes = names[0], names[1]
@@ -81,7 +81,7 @@ def test_each_committed_sum_is_that_of_those_who_took_part(switch: SwitchProcess
     assert sorted(committed) == list(range(1, 801))
     sums = []
     for number, results in committed.items():
-        ((workers, result),) = results  # the same at all
+        ((workers, result),) = results  # the results are equal at all workers
         digits = [int(float(result)) // 4**k % 4 for k in range(3)]
         assert set(digits) <= {0, 1} and sum(digits) == workers, (number, result)
         sums.append(float(result))

@@ -1,5 +1,5 @@
-"""A call that makes no sense, or that Gloo does not support, is an error of that call. Where a group of Gloo's goes on
-after it, a group of the network's does, too, at every rank."""
+"""A senseless or unsupported call raises an error of that call alone. If a group of Gloo's goes on after it, a group of
+the network's does, too, at every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from wiresum_lab.ranks.cluster import runs_in
 
 Call = Callable[[Any, int, int], object]
-"""Of group, rank, size."""
+"""A function of group, rank and size."""
 
 
 def ones(elements: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

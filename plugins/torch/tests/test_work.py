@@ -28,7 +28,7 @@ def test_several_in_flight_may_be_awaited_in_any_order(rank: int, size: int) -> 
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for k, (tensor, work) in reversed(list(enumerate(zip(tensors, works, strict=True)))):
         assert work is not None and work.wait()
-        if not tensor.is_cpu:  # then it is complete when the device has come so far
+        if not tensor.is_cpu:  # complete when the device has reached the call
             torch.accelerator.synchronize()
         assert work.is_completed() and work.is_success() and work.exception() is None
         assert work.result()[0] is tensor
@@ -77,7 +77,7 @@ def test_a_dropped_work_keeps_its_tensors_until_it_is_done(rank: int, size: int)
     for round_ in range(20):
         dist.all_reduce(torch.full((200_000,), float(round_)), async_op=True)
         gc.collect(0)
-        torch.full((200_000,), -1.0)  # would reuse the memory if it had been freed
+        torch.full((200_000,), -1.0)  # this tensor would reuse the memory if it had been freed
     tensor = torch.ones(100)
     dist.all_reduce(tensor)
     assert (tensor == size).all()

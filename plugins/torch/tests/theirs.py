@@ -39,7 +39,7 @@ AS_GLOO = frozenset(
 )
 """Tests that prepare a model on the CPU for a backend named gloo, and none at all for one that they do not know."""
 NAMED_GLOO = frozenset(["test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"])
-"""Tests of dist.monitored_barrier, which asks for the group's name and refuses any but gloo. They hear that name."""
+"""Tests of dist.monitored_barrier, which refuses groups that are not named gloo, so it gets this name."""
 NAME_GLOO = (AS_GLOO | NAMED_GLOO).union(
     [
         *(
@@ -57,7 +57,7 @@ NAME_GLOO = (AS_GLOO | NAMED_GLOO).union(
         "test_sparse_all_reduce_sum",
     ]
 )
-"""Tests for which PyTorch lists Gloo alone, of what other backends can do, too: they run here all the same."""
+"""Tests that PyTorch lists for Gloo alone, though other backends pass them, too: they run here all the same."""
 ON_CUDA = frozenset(
     [
         *(f"test_all_gather{kind}_cuda" for kind in ("", "_into_cat_tensor", "_into_stack_tensor", "_v")),
@@ -103,18 +103,18 @@ def module(backend: str) -> ModuleType:
 
 
 def prepare(rank: int, size: int) -> None:
-    """Imports what the tests need, which takes several seconds."""
+    """Imports the tests' modules, which takes several seconds."""
     module("wiresum")
 
 
 def names() -> list[str]:
-    """The names of all tests in it."""
+    """The names of all tests in the module."""
     base = module("wiresum").DistributedTest._DistTestBase
     return sorted(name for name in dir(base) if name.startswith("test_"))
 
 
 def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") -> str:
-    """Runs one test, which raises an exception if it fails. Returns why it was skipped, "" if it was not."""
+    """Runs one test, which raises an exception if it fails. Returns the reason if it was skipped, else ""."""
     theirs = module(backend)
     method = getattr(theirs.DistributedTest._DistTestBase, name)
     if getattr(method, "__unittest_skip__", False) and name not in NAME_GLOO | ON_CUDA:
@@ -148,7 +148,7 @@ def run(rank: int, size: int, name: str, folder: str, backend: str = "wiresum") 
 
 
 def _prepared_for(name: str, theirs: ModuleType) -> Any:
-    """What is told to a test that is meant for another backend."""
+    """Settings for a test that is meant for another backend."""
     if name in NAMED_GLOO:
         return unittest.mock.patch("torch.distributed.distributed_c10d.get_backend", return_value="gloo")
     return _shared_gpus(theirs) if name in ON_CUDA else contextlib.nullcontext()
@@ -157,7 +157,7 @@ def _prepared_for(name: str, theirs: ModuleType) -> Any:
 @contextlib.contextmanager
 def _shared_gpus(theirs: ModuleType) -> Iterator[None]:
     """Lets the workers share GPUs. PyTorch wants one for each, since NCCL's workers cannot share."""
-    torch.cuda.init()  # it asks each device what it is, so before it is told of more
+    torch.cuda.init()  # CUDA asks each device for its kind here, so before it is told of more
     count = torch.cuda.device_count()
     gpus = {rank: [rank % count] for rank in range(SIZE)}
     with (
