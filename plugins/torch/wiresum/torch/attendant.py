@@ -33,8 +33,8 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class Attendant:
-    """After the session has failed, the thread calls `on_failure` with Gloo's pending works until it returns True: then
-    all will end."""
+    """Attends to a group's works. After the session has failed, `on_failure` is called with Gloo's pending works until
+    it returns True: then all will end."""
 
     def __init__(self, session: Session, *, name: str, on_failure: Callable[[Sequence[GlooWork]], bool]) -> None:
         self._session = session

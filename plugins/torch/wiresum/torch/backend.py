@@ -383,8 +383,8 @@ def backend_of(group: Any) -> WiresumBackend | None:
 
 @functools.cache
 def _correct_shrunk_groups() -> None:
-    """From now on a group of this backend says after a shrink, too, that its backend is none of PyTorch's own. PyTorch
-    makes it one that says it was Gloo's, and DDP's logger, in C++, then reads a field that only Gloo's has."""
+    """Makes a shrunk group of this backend report a custom backend. PyTorch reports its backend as Gloo, and DDP's
+    logger, in C++, then reads a field that only Gloo's has."""
     module: Any = dist.distributed_c10d
     create, custom = module._create_shrunk_process_group, dist.ProcessGroup.BackendType.CUSTOM
 

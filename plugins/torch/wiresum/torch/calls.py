@@ -34,7 +34,7 @@ _DENSE = torch.strided
 PARTS_SHOWN = 5
 
 Kinds: TypeAlias = Sequence[tuple[torch.dtype, Sequence[int], int]]
-"""For each tensor: type, shape, and number of sparse dimensions (0: dense)."""
+"""The type, shape, and number of sparse dimensions (0: dense) of each tensor."""
 
 
 class Call(NamedTuple):
@@ -96,7 +96,7 @@ class CallLog:
         self._calls.append((operation, time.time_ns(), fields))
 
     def find(self, number: int) -> Call | None:
-        """This worker's call with this number, if it still remembers it."""
+        """This worker's call with this number, if the log still has the call."""
         return next((call for calls in self._kept() for call in calls if call.number == number), None)
 
     def newest(self) -> list[Call]:

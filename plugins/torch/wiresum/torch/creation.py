@@ -186,7 +186,7 @@ def _make_backend(
 def _make_part(
     options: Options, rank: int, whole: Group, store: Store, ranks: list[int], name: str, timeout: timedelta
 ) -> WiresumBackend:
-    """For `split`: makes the backend of some `ranks` of the `whole`, in which this member's is `rank`."""
+    """Makes the backend of `split`, for some `ranks` of the `whole`, in which this member's rank is `rank`."""
     subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # all parts of a split may have the same name
     part = PrefixStore(subgroup, store)
     group = Group(name, "undefined", [whole.ranks[member] for member in ranks])

@@ -225,7 +225,7 @@ _REDUCTIONS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor
     "BOR": (torch.bitwise_or, _INTEGERS),
     "BXOR": (torch.bitwise_xor, _INTEGERS),
 }
-"""For each operator, the function that reduces contributions, and types that Gloo reduces and the network does not."""
+"""The function that reduces contributions, and types that Gloo reduces and the network does not, for each operator."""
 
 
 def divide(tensors: list[torch.Tensor], divisor: int) -> None:

@@ -51,7 +51,7 @@ COLLECTIVES: dict[str, tuple[Any, int]] = {
     "alltoall": (AllToAllOptions, 2),
     "all_to_all_single": (AllToAllOptions, 4),
 }
-"""For each name, the type of options and the number of arguments before them."""
+"""The type of options, and the number of arguments before them, by name."""
 TAKE_ONE_TENSOR = ("allreduce", "allreduce_coalesced", "reduce", "broadcast", "reduce_scatter", "allgather")
 """Collectives that take one tensor instead of a list."""
 OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)

@@ -151,7 +151,8 @@ class Reproducible:
     # ---- reduce
 
     def _agree(self) -> tuple[_Bytes, list[_Extents]]:
-        """For each parameter, whether anybody saw a gradient (1) or an Inf or NaN (2); and the extents of all blocks.
+        """Returns, for each parameter, whether anybody saw a gradient (1) or an Inf or NaN (2); and the extents of all
+        blocks.
 
         Takes one all-reduce of the maximum of bytes: 1 for 256 elements, or 2 with all words.
         """
