@@ -19,23 +19,23 @@ class AnswerBatch {
  public:
   struct Route {
     std::uint16_t job = 0;
-    std::uint8_t port = 0;      // the transport's number of it
+    std::uint8_t port = 0;      // the transport's number of the port
     std::uint8_t receiver = 0;  // a worker's index, wire::kEveryone or wire::kParent
     bool marked = false;
 
     friend bool operator==(const Route&, const Route&) = default;
   };
   using Receivers = std::array<wire::Endpoint, wire::kSwitchWorkersMax>;
-  /// Where `count` answers by this route go: fills in the endpoints, and returns how many they are.
+  /// Fills in the endpoints of `count` answers by this route, and returns how many they are.
   using Resolve = std::function<std::size_t(const Route&, std::size_t count, Receivers&)>;
 
   AnswerBatch(transport::Transport& transport, Resolve resolve);
 
-  /// An answer is marked as what it answers is, as a hardware switch turns the one into the other. Answers are lost if
-  /// the device stays behind for too long, as in a network.
+  /// Adds an answer, which is marked as the packet that it answers, since a hardware switch turns the one into the
+  /// other. Answers are lost if the device stays behind for too long, as in a network.
   void add(const dataplane::Decision& decision, std::uint8_t port, bool marked) noexcept;
   void flush() noexcept;
-  /// Answers that the transport had no buffer for.
+  /// Number of answers without a buffer of the transport.
   [[nodiscard]] std::uint64_t lost() const noexcept { return lost_; }
 
  private:
@@ -45,7 +45,7 @@ class AnswerBatch {
   const Resolve resolve_;
   Route route_;
   std::size_t count_ = 0;
-  std::span<wire::Packet> buffers_;  // the transport's, of which the first `count_` are written
+  std::span<wire::Packet> buffers_;  // buffers of the transport, of which the first `count_` are written
   std::uint64_t lost_ = 0;
 };
 

@@ -24,8 +24,8 @@ namespace wiresum::soft_switch {
 
 class DataThread {
  public:
-  /// `ports`: by the transport's number of a port, the switch's number of it. `name`: which thread it is, in words.
-  /// Throws std::system_error if it cannot have a thread.
+  /// `ports` has the switch's number of each port, by the transport's number. `name` names the thread in words. Throws
+  /// std::system_error if the thread cannot be created.
   DataThread(const dataplane::SwitchSizes& sizes, transport::DataPath path, std::vector<std::uint8_t> ports,
              std::chrono::microseconds spin, std::chrono::milliseconds answer_max,
              const std::string& name = "a data thread of the switch");
@@ -37,15 +37,15 @@ class DataThread {
   /// time. Throws what `action` throws, and std::runtime_error if the thread does not run it in time; then `action` is
   /// dropped.
   void run(const std::function<void()>& action);
-  /// The same without waiting: it runs at some time before later requests. It must not throw.
+  /// Runs `action` at some time before later requests, without waiting. `action` must not throw.
   void run_later(std::function<void()> action);
   void stop() noexcept;
   [[nodiscard]] const char* transport_name() const noexcept { return transport_.name(); }
 
-  // Only within run():
+  // The data plane and its statistics, for use only within run():
   [[nodiscard]] dataplane::Dataplane& plane() noexcept { return plane_; }
   [[nodiscard]] const transport::TransportStats& transport_stats() const noexcept { return transport_.stats(); }
-  /// RESULTs that the transport had no buffer for, and copies for workers whose address nobody has told the switch.
+  /// RESULTs without a buffer of the transport, and copies for workers whose address is unknown.
   [[nodiscard]] std::uint64_t results_lost() const noexcept { return unaddressed_ + batch_.lost(); }
   [[nodiscard]] double cpu_seconds() const noexcept;
 
@@ -60,23 +60,23 @@ class DataThread {
 
   const std::vector<std::uint8_t> ports_;
   transport::DataPath path_;
-  transport::Transport& transport_;  // path_'s
+  transport::Transport& transport_;  // the transport of path_
   dataplane::Dataplane plane_;
   const std::chrono::microseconds spin_;
   const std::chrono::milliseconds answer_max_;
 
   std::vector<transport::RxDatagram> burst_;
-  std::vector<dataplane::Arrival> arrivals_;  // of burst_
+  std::vector<dataplane::Arrival> arrivals_;  // the arrivals of burst_
   transport::WakeModerator moderator_;
   AnswerBatch batch_;
-  std::uint64_t unaddressed_ = 0;  // copies for workers whose address nobody has told
+  std::uint64_t unaddressed_ = 0;  // copies for workers whose address is unknown
 
   std::atomic<bool> attention_{false};  // a request was posted, or stop() was called
   std::mutex mutex_;
   std::condition_variable answered_;
   const std::function<void()>* action_ = nullptr;  // posted and not yet run
-  std::exception_ptr thrown_;                      // by the one that was run last
-  std::vector<std::function<void()>> later_;       // run before that
+  std::exception_ptr thrown_;                      // thrown by the last action
+  std::vector<std::function<void()>> later_;       // actions to run before action_
   bool stopping_ = false;
   double cpu_seconds_at_end_ = 0;
 

@@ -23,23 +23,23 @@ struct SwitchSizes {
   std::uint16_t jobs_max = wire::kJobNumbers;  // job numbers 0..jobs_max-1
 };
 
-/// Where a switch that is not the root of a job's tree sends its sums, and hears the job's.
+/// The parent of a switch that is not the root of a job's tree: the switch sends it its sums, and hears the job's.
 struct Uplink {
   wire::Endpoint parent{};  // address and base port: thread t of the job talks to port + t. Port 0: this is the root
-  std::uint8_t worker = 0;  // the number that the parent knows this switch by
+  std::uint8_t worker = 0;  // the switch's number at the parent
 
   [[nodiscard]] bool exists() const noexcept { return parent.port != 0; }
 };
 
-/// One admitted job: what the controller writes into the admission and multicast tables. A worker of the job at this
+/// One admitted job, as the controller writes it into the admission and multicast tables. A worker of the job at this
 /// switch is a host, or a switch below this one.
 struct JobEntry {
   std::uint16_t job = 0;
-  std::uint32_t key = 0;     // not 0, and no other job's that ever had these slots
+  std::uint32_t key = 0;     // not 0, and different from all earlier jobs' with these slots
   std::uint8_t workers = 0;  // 1..32; 31 at most where there is a parent
   std::uint8_t threads = 1;  // a power of two <= 16, divides slots
-  /// Thread t of the job talks to the switch's port number port_offset + t: so jobs with few threads use different
-  /// ports, and the switch's own threads all have work. Endpoints below are those of thread 0, whatever this is.
+  /// Thread t of the job talks to the switch's port number port_offset + t: jobs with few threads use different ports,
+  /// and all threads of the switch have work. The endpoints below are thread 0's, whatever the offset.
   std::uint8_t port_offset = 0;
   std::uint16_t lanes = 0;
   std::uint32_t slot_base = 0;
@@ -52,27 +52,27 @@ struct JobEntry {
   Uplink uplink{};
 };
 
-/// Who may contribute to a job and who gets RESULTs, as the entries of a P4 switch's tables say it. Bitmaps are of
-/// workers.
+/// The contributors and receivers of a job, as in the entries of a P4 switch's tables. Bitmaps are of workers.
 struct Admission {
   std::array<std::uint32_t, wire::kThreadsMax> contributors{};    // by thread
   std::array<wire::Endpoint, wire::kSwitchWorkersMax> sources{};  // each worker's thread t sends from port + t
-  std::uint32_t receivers = 0;                                    // of a completed cell's RESULT
+  std::uint32_t receivers = 0;                                    // receivers of a completed cell's RESULT
 };
 
-/// kRaise: to the parent.
+/// The fate of a packet. kRaise: a sum goes to the parent.
 enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend, kRaise };
 
 using wire::Reason;
-/// A packet that has nothing to do with Wiresum does not come here: this switch has sockets.
+/// Reasons for which packets are counted. Packets that have nothing to do with Wiresum do not come here: this switch
+/// has sockets.
 inline constexpr auto kReasons = static_cast<std::size_t>(Reason::kOther);
 
 struct Decision {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
   std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
-  std::uint8_t worker = 0;  // likewise: the sender
-  // What to send, unless kDrop or kHold. Its payload is the cell's, which the next packet may change.
+  std::uint8_t worker = 0;  // the sender, valid likewise
+  // The answer to send, unless kDrop or kHold. Its payload is the cell's, which the next packet may change.
   wire::Header answer{};
   std::span<const std::byte> payload{};  // NOLINT(readability-redundant-member-init): else g++ misses it in lists
 
@@ -80,16 +80,16 @@ struct Decision {
   void write(wire::Packet& packet) const noexcept;
 };
 
-/// A datagram, as the data plane takes it.
+/// A datagram in the data plane's form.
 struct Arrival {
   wire::Endpoint source;
-  std::uint8_t port = 0;     // that it came in on, counted from the switch's base port
-  bool well_formed = false;  // else there is nothing below
+  std::uint8_t port = 0;     // number of the port, counted from the switch's base port
+  bool well_formed = false;  // otherwise the fields below are empty
   wire::Header header;
   std::span<const std::byte> payload;
 };
 
-/// Is it what only a parent may send: RESULT, or MISSING?
+/// True for packets that only a parent may send: RESULT, or MISSING.
 [[nodiscard]] bool is_answer(const Arrival& arrival) noexcept;
 
 [[nodiscard]] Arrival read(wire::Endpoint source, std::uint8_t port, std::span<const std::byte> datagram) noexcept;
@@ -98,11 +98,11 @@ struct JobCounters {
   std::array<std::uint64_t, kReasons> packets{};
   std::uint64_t results = 0;  // cells completed
   std::array<std::uint32_t, wire::kSwitchWorkersMax>
-      tensor_last{};  // tag of the latest collective that each has come to
+      tensor_last{};  // tag of the latest collective that each worker has come to
   std::array<std::uint64_t, wire::kSwitchWorkersMax> contributions{};
 
-  /// `more` contributions of a worker have come, the latest of them to this collective. Collectives overlap, and
-  /// packets overtake each other: what comes last need not be of the latest.
+  /// Notes that `more` contributions of a worker have come, the latest of them to this collective. Collectives overlap,
+  /// and packets overtake each other: the last to come need not be of the latest.
   void add_contributions(std::size_t worker, std::uint64_t more, std::uint32_t tensor) noexcept {
     if (more == 0) return;
     if (contributions[worker] == 0 || wire::is_later_collective(tensor, tensor_last[worker])) {
@@ -114,53 +114,53 @@ struct JobCounters {
 
 class Dataplane {
  public:
-  /// Throws std::invalid_argument if the sizes make no sense. `lanes`, unless it is null, is memory for the lanes of
-  /// all cells that outlives this: stride(sizes) bytes for each of two cells a slot, aligned to a cache line. Somebody
-  /// else may read a completed cell's words there; who writes there changes sums, and no more.
+  /// Throws std::invalid_argument for senseless sizes. `lanes`, unless it is null, is memory for the lanes of all cells
+  /// that outlives this object: stride(sizes) bytes for each of two cells a slot, aligned to a cache line. Others may
+  /// read a completed cell's words there; a writer there changes sums, and no more.
   explicit Dataplane(const SwitchSizes& sizes, std::byte* lanes = nullptr);
 
-  /// From a cell's lanes to the next one's, in bytes: whole cache lines, with room for a header before the next lanes.
+  /// Bytes from a cell's lanes to the next one's: whole cache lines, with room for a header before the next lanes.
   [[nodiscard]] static std::size_t stride(const SwitchSizes& sizes) noexcept;
 
-  /// Why admit() would refuse this entry: a part of a sentence. nullptr if it would not.
+  /// The reason why admit() would refuse this entry, as a part of a sentence; nullptr without one.
   [[nodiscard]] const char* objection(const JobEntry& entry) const noexcept;
-  /// Installs a job as a whole. False, and nothing changes, if there is an objection.
+  /// Installs a job as a whole. Returns false, and changes nothing, if there is an objection.
   [[nodiscard]] bool admit(const JobEntry& entry) noexcept;
-  /// The same for configure().
+  /// The reason why configure() would refuse this entry, likewise.
   [[nodiscard]] const char* objection(const JobEntry& entry, const Admission& admission) const noexcept;
-  /// Installs a job as the tables of a P4 switch would, or changes who may contribute to an installed one and who gets
-  /// RESULTs; lease and threads stay. A worker whose port is 0 is sent nothing. False, and nothing changes, if there is
+  /// Installs a job as the tables of a P4 switch would, or changes the contributors and receivers of an installed one;
+  /// lease and threads stay. A worker whose port is 0 is sent nothing. Returns false, and changes nothing, if there is
   /// an objection.
   [[nodiscard]] bool configure(const JobEntry& entry, const Admission& admission) noexcept;
   /// Copies the cells of these slots from another data plane of the same sizes.
   void take_cells(const Dataplane& from, std::uint32_t slot_base, std::uint32_t slots) noexcept;
   /// Removes all jobs, and makes all cells as they were at the start. Counters stay.
   void reset() noexcept;
-  /// Removes a job; its packets are unknown from now on. False if there is none.
+  /// Removes a job; its packets are unknown from now on. Returns false if there is none.
   bool evict(std::uint16_t job) noexcept;
 
-  /// Prefetches the memory that handle() will need for this packet: pays some packets ahead, since the cells of a large
-  /// lease are not in the near caches.
+  /// Prefetches the memory that handle() will need for this packet. Call it some packets ahead, since the cells of a
+  /// large lease are not in the near caches.
   void prefetch(const Arrival& arrival) const noexcept;
   [[nodiscard]] Decision handle(const Arrival& arrival) noexcept;
 
   [[nodiscard]] const JobEntry* find(std::uint16_t job) const noexcept;
-  /// To whom the completed cells of an admitted job go: a bitmap.
+  /// The receivers of an admitted job's completed cells, as a bitmap.
   [[nodiscard]] std::uint32_t receivers(std::uint16_t job) const noexcept;
-  /// Zeros for a job that was never admitted; kept after evict until the number is admitted again.
+  /// A job's counters: zeros if it was never admitted; kept after evict until the number is admitted again.
   [[nodiscard]] const JobCounters& counters(std::uint16_t job) const noexcept;
-  /// Packets that belong to no job, by reason.
+  /// Counters of packets that belong to no job, by reason.
   [[nodiscard]] const JobCounters& stray() const noexcept;
 
  private:
   struct Cell {
     std::uint32_t owner = 0;  // the key of the job whose contribution began the round; 0: nobody's
     std::uint32_t round = 0;
-    std::uint32_t bitmap = 0;   // whose contribution is in, and wire::kParentBit: the words are the parent's RESULT
-    std::uint32_t tensor = 0;   // of the round's first packet
+    std::uint32_t bitmap = 0;   // contributors, and wire::kParentBit: the words are the parent's RESULT
+    std::uint32_t tensor = 0;   // tag of the round's first packet
     std::uint8_t exponent = 0;  // the maximum so far
     bool has_data = false;      // this round has seen DATA, so the lanes are this round's
-    bool diverged = false;      // a packet of this round named another tensor than the first one
+    bool diverged = false;      // a packet of this round had another tag than the first one
   };
   struct Job {
     JobEntry entry;
@@ -168,7 +168,7 @@ class Dataplane {
     JobCounters counters;
     std::uint32_t full = 0;          // the bitmap of a cell with all workers' contributions
     std::uint32_t complete = 0;      // the bitmap of a cell whose words are the job's sum; at the root the same
-    std::uint32_t thread_shift = 0;  // slot >> thread_shift is the thread that a slot belongs to
+    std::uint32_t thread_shift = 0;  // a slot's thread is slot >> thread_shift
     bool admitted = false;
   };
 
@@ -181,7 +181,7 @@ class Dataplane {
   [[nodiscard]] Job* admission(const Arrival& arrival) noexcept;
   [[nodiscard]] bool is_from_parent(const Arrival& arrival) const noexcept;
   [[nodiscard]] static bool is_complete(const Job& job, const Cell& cell) noexcept;
-  /// What a header adds to its cell.
+  /// Adds a header to its cell.
   static void note(Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Decision aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
   [[nodiscard]] Decision answer(const Job& job, const wire::Header& question) noexcept;
@@ -202,9 +202,9 @@ class Dataplane {
 
   SwitchSizes sizes_;
   std::size_t lanes_stride_;                   // bytes from a cell's lanes to the next one's
-  std::vector<Cell> cells_;                    // two for each slot: its even rounds', its odd ones'
-  std::unique_ptr<std::byte[], Free> memory_;  // pages never touched cost nothing; null: it is somebody else's
-  std::byte* lanes_;                           // of each cell, in network byte order
+  std::vector<Cell> cells_;                    // two for each slot: for even rounds, and for odd ones
+  std::unique_ptr<std::byte[], Free> memory_;  // untouched pages cost nothing; null: others own the memory
+  std::byte* lanes_;                           // lanes of each cell, in network byte order
   std::vector<Job> jobs_;                      // by job number
   JobCounters stray_;
 };

@@ -25,21 +25,21 @@ struct ServerConfig {
   std::size_t receive_buffer_bytes = wire::kSocketBufferBytes;  // for each port
   int spin_us = -1;  // busy-poll for so long before sleeping; -1: by the number of cores
   transport::Spec transport;
-  std::chrono::milliseconds answer_max{10'000};  // for a data thread to do what it is asked
+  std::chrono::milliseconds answer_max{10'000};  // time for a data thread to do what it is asked
 };
 
 struct ServerStats {
   unsigned threads = 0;
-  std::string transport;   // what packets go by, as Transport::name() says it
-  double cpu_seconds = 0;  // of all data threads
+  std::string transport;   // Transport::name(): what packets go by
+  double cpu_seconds = 0;  // CPU time of all data threads
   std::uint64_t datagrams_received = 0;
-  std::vector<std::uint64_t> received_by_thread;  // of these
-  std::uint64_t datagrams_passed = 0;             // of these: came to another thread first
+  std::vector<std::uint64_t> received_by_thread;  // datagrams received, by thread
+  std::uint64_t datagrams_passed = 0;             // datagrams that came to another thread first
   std::uint64_t datagrams_sent = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_calls = 0;
   std::uint64_t send_failures = 0;
-  dataplane::JobCounters stray;  // packets of no job
+  dataplane::JobCounters stray;  // packets that belong to no job
 };
 
 class DataThread;
@@ -57,26 +57,26 @@ class SwitchServer {
   SwitchServer(const SwitchServer&) = delete;
   SwitchServer& operator=(const SwitchServer&) = delete;
 
-  /// Address and base port that it is bound to.
+  /// The address and base port of the server.
   [[nodiscard]] wire::Endpoint local() const noexcept { return local_; }
   [[nodiscard]] unsigned ports() const noexcept { return ports_; }
   [[nodiscard]] const dataplane::SwitchSizes& sizes() const noexcept { return sizes_; }
 
-  /// When it returns, every thread knows the job. Throws std::invalid_argument, and nothing changes, if the switch
-  /// refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer in time or,
-  /// for those that change something, the server was stopped. A job that could not be installed in all threads is
-  /// removed from all: a thread that does not answer removes it before any later request.
+  /// Admits a job; when it returns, every thread knows the job. Throws std::invalid_argument, and changes nothing, if
+  /// the switch refuses the entry. This and the calls below throw std::runtime_error if a data thread does not answer
+  /// in time or, for changes, the server was stopped. A job that could not be installed in all threads is removed from
+  /// all: a thread that does not answer removes it before any later request.
   void admit(const dataplane::JobEntry& entry);
-  /// The same for a job that is installed or changed entry by entry, as in a P4 switch: Dataplane::configure.
+  /// Admits, or changes, a job entry by entry, as in a P4 switch: Dataplane::configure.
   void configure(const dataplane::JobEntry& entry, const dataplane::Admission& admission);
-  /// When it returns, no thread knows any job, and all cells are as at the start. Counters stay.
+  /// Removes all jobs; when it returns, no thread knows any job, and all cells are as at the start. Counters stay.
   void reset();
-  /// When it returns, no thread knows the job any more. False if none did.
+  /// Removes a job; when it returns, no thread knows the job any more. Returns false if none did.
   bool evict(std::uint16_t job);
   [[nodiscard]] dataplane::JobCounters counters(std::uint16_t job);
   [[nodiscard]] ServerStats stats();
 
-  /// Ends the threads; packets are no longer answered. Idempotent. counters() and stats() still tell the last figures.
+  /// Ends the threads; packets are no longer answered. Idempotent. counters() and stats() keep the last figures.
   void stop();
 
  private:

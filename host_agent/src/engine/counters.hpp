@@ -1,5 +1,5 @@
-// What is counted of the traffic, as one list. Sums over threads, the module that Python sees, and the messages to the
-// sidecar are made from it; Python's TrafficStats has the same names.
+// The list of all traffic counters. Sums over threads, the module that Python sees, and the messages to the sidecar are
+// made from it; Python's TrafficStats has the same names.
 #pragma once
 
 #include <array>
@@ -9,17 +9,17 @@
 
 namespace wiresum::engine {
 
-/// Of one shard, or summed over several.
+/// Counters of one shard, or summed over several.
 struct TrafficStats : worker::WorkerStats {
-  std::uint64_t by_group = 0;  // datagrams that came by the multicast group that RESULTs are sent to
+  std::uint64_t by_group = 0;  // datagrams that came by the RESULTs' multicast group
   std::uint64_t send_calls = 0;
   std::uint64_t receive_calls = 0;
   std::uint64_t send_failures = 0;
-  std::uint64_t transport_error = 0;  // the newest errno that the system reported for a datagram, 0 if none
+  std::uint64_t transport_error = 0;  // the newest errno that the system reported for a datagram, 0 without one
 };
 
 struct Counter {
-  /// What becomes of the values of several threads.
+  /// How the values of several threads are combined.
   enum class Sum : std::uint8_t { kAdd, kFirst, kNewestRound, kLatestTensor };
   const char* name;
   std::uint64_t TrafficStats::* value;

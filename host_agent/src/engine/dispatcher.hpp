@@ -29,16 +29,15 @@
 
 namespace wiresum::engine {
 
-/// How far a caller has come. Operations are counted from 1, as their tokens say, and so alike at all workers.
+/// A caller's progress. Operations are counted from 1, as in their tokens, and so alike at all workers.
 struct Standing {
   std::uint64_t submitted = 0;
-  std::uint64_t oldest = 0;  // of those that have not ended; 0: none
+  std::uint64_t oldest = 0;  // the oldest operation that has not ended; 0: none
 };
 
 class Dispatcher {
  public:
-  /// `shards` in the order in which they get shares; `on_task` is called when there is a task, by the thread that made
-  /// it.
+  /// `shards` are in the order in which they get shares; the thread that makes a task calls `on_task`.
   Dispatcher(const schedule::SchedulerConfig& config, std::vector<Shard*> shards, std::function<void()> on_task);
 
   /// A request that has been surveyed.
@@ -47,22 +46,22 @@ class Dispatcher {
     schedule::Survey survey;
     bool notify = true;
   };
-  /// Surveys the request's memory, which takes a while. Throws std::invalid_argument if the request makes no sense,
+  /// Surveys the request's memory, which takes a while. Throws std::invalid_argument for a senseless request,
   /// std::bad_alloc.
   [[nodiscard]] Prepared prepare(schedule::Request request, bool notify);
-  /// The order of these calls must be the same at all workers. Throws std::runtime_error if kOperationsMax are pending,
-  /// std::bad_alloc; then nothing was submitted.
+  /// Submits a request; the order of these calls must be the same at all workers. Throws std::runtime_error if
+  /// kOperationsMax are pending, std::bad_alloc; then nothing was submitted.
   std::shared_ptr<Operation> submit(Prepared prepared);
 
-  /// Shard number `shard` has completed its part.
+  /// Notes that shard number `shard` has completed its part.
   void complete_share(unsigned shard, const worker::Completion& completion);
 
-  /// A task to run, by a thread with the default floating-point environment, and then to complete.
+  /// Takes a task, for a thread with the default floating-point environment, which then calls complete_task().
   [[nodiscard]] std::optional<schedule::Task> take_task();
-  /// `status`: kOk if it was done.
+  /// Ends a task; `status` is kOk if it was done.
   void complete_task(const schedule::Task& task, worker::Status status);
 
-  /// Fails if a request that no shard has a part of is past its deadline. Call it regularly.
+  /// Fails if a request without a part in a shard is past its deadline. Call it regularly.
   void check_deadlines(TimeNs now);
 
   /// Ends all pending and later operations with `status`. The first failure stays.
@@ -71,11 +70,11 @@ class Dispatcher {
   [[nodiscard]] CompletionQueue& completed() noexcept { return completed_; }
   [[nodiscard]] schedule::SparseStats stats() const;
   [[nodiscard]] std::uint64_t exact_sums() const;
-  /// Do all operations end badly from now on?
+  /// True if all operations end badly from now on.
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(std::memory_order_relaxed); }
-  /// The first failure; none so far: nullopt.
+  /// The first failure, if there is one.
   [[nodiscard]] std::optional<schedule::Failure> failure() const;
-  /// Operations that have not ended.
+  /// The number of operations that have not ended.
   [[nodiscard]] std::size_t pending() const;
   [[nodiscard]] Standing standing() const;
 
@@ -92,11 +91,11 @@ class Dispatcher {
   std::function<void()> on_task_;
   CompletionQueue completed_;
 
-  mutable std::mutex mutex_;  // of all that follows, and of the order in the mailboxes
+  mutable std::mutex mutex_;  // protects all later members, and the order in the mailboxes
   schedule::Scheduler scheduler_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> pending_;
   std::uint64_t preparations_ = 0;
-  std::size_t reserved_ = 0;  // operations
+  std::size_t reserved_ = 0;  // number of operations
 };
 
 }  // namespace wiresum::engine

@@ -32,79 +32,81 @@
 
 namespace wiresum::engine {
 
-/// A datagram waits for other processes at both ends to give up a core: less than this is no sign of a loss.
+/// The lower bound of the RTO. A datagram waits for other processes at both ends to give up a core, so a shorter wait
+/// is no sign of a loss.
 inline constexpr worker::TimeNs kRtoMinNs = 5'000'000;
 
 struct EngineConfig {
-  std::uint32_t rank = 0;  // in the job: not worker.worker where the job has several switches
-  /// The same ones in the same order at all workers, since chunks are dealt over them. Lanes are the same at all of
-  /// them; slots and threads may differ.
+  std::uint32_t rank = 0;  // the worker's rank in the job: not worker.worker where the job has several switches
+  /// The same aggregators in the same order at all workers, since chunks are dealt over them. All have the same lanes;
+  /// slots and threads may differ.
   std::vector<AggregatorConfig> aggregators;
   std::int64_t spin_ns = 0;   // busy polling before a thread goes to sleep
-  transport::Spec transport;  // of every engine thread
+  transport::Spec transport;  // the transport of every engine thread
   /// See schedule::SchedulerConfig; the same at all workers.
   std::uint64_t exact_elements_max = 0;
 };
 
-/// What a caller asks for.
+/// A caller's request.
 struct Request {
-  schedule::Request work;        // its deadline is filled in by submit
-  std::int64_t timeout_ns = -1;  // negative: none
-  bool notify = true;            // shall take_completed() tell?
+  schedule::Request work;        // submit fills in the deadline
+  std::int64_t timeout_ns = -1;  // negative: no timeout
+  bool notify = true;            // take_completed() returns the operation
   /// The caller will wait for nothing else. Then submit() may do the engine thread's work for a small collective
-  /// itself, for some milliseconds, in place of waking the thread and being woken by it.
+  /// itself, for some milliseconds, which saves two wake-ups.
   bool caller_waits = false;
 };
 
-/// Rounds are each aggregator's own, so round_newest of the sum means nothing if there are several.
+/// Counters of an engine. Each aggregator has its own rounds, so the sum's round_newest means nothing if there are
+/// several.
 struct EngineStats : TrafficStats {
   std::vector<TrafficStats> aggregators;  // in the order of the configuration
-  std::string transport;                  // what packets go by, as Transport::name() says it
+  std::string transport;                  // Transport::name(): what packets go by
   schedule::SparseStats sparse;
   std::uint64_t exact_sums = 0;  // collectives whose sums were rounded once
 };
 
 class Engine {
  public:
-  /// By aggregator, by thread.
+  /// Transports by aggregator and thread.
   using Transports = std::vector<std::vector<std::unique_ptr<transport::Transport>>>;
 
-  /// Takes over `sockets` (by aggregator one for each thread, in order; more are closed) and starts the threads. A
-  /// transport over a device serves one aggregator. Where `shared` has transports for an aggregator, to or with a leaf
-  /// of this host, these are used, and the sockets are closed. Throws std::invalid_argument, std::system_error or
-  /// std::runtime_error, whose text says what is missing; then no thread is left.
+  /// Takes over `sockets` (for each aggregator one for each thread, in order; further ones are closed) and starts the
+  /// threads. A transport over a device serves one aggregator. Where `shared` has an aggregator's transports, to or
+  /// with a leaf of this host, these are used, and the sockets are closed. Throws std::invalid_argument,
+  /// std::system_error or std::runtime_error, whose text says what is missing; then no thread is left.
   Engine(const EngineConfig& config, std::vector<std::vector<transport::UdpSocket>> sockets, Transports shared = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Starts a collective. All workers must submit the same collectives in the same order.
-  /// The memory of the regions belongs to the operation until it is done. Throws std::invalid_argument if the request
-  /// makes no sense, std::runtime_error if kOperationsMax are in flight, or in a forked child.
+  /// Starts a collective. All workers must submit the same collectives in the same order. The memory of the regions
+  /// belongs to the operation until it is done. Throws std::invalid_argument for a senseless request,
+  /// std::runtime_error if kOperationsMax are in flight, or in a forked child.
   std::shared_ptr<Operation> submit(Request request);
 
-  /// Takes completed operations that asked for it, each once; sleeps up to `timeout` for the first.
+  /// Takes completed operations whose requests have `notify`, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> take_completed(std::chrono::nanoseconds timeout);
 
-  /// take_completed() shall hand out this one, too, though its request did not ask for that.
+  /// Makes take_completed() return this operation, too, though its request has no `notify`.
   void notify(const std::shared_ptr<Operation>& operation);
 
-  /// Has nothing failed, and is this the process that joined?
+  /// True if nothing has failed, and this is the process that joined.
   [[nodiscard]] bool is_usable() const noexcept;
 
-  /// The first failure, after which all operations end badly; nullopt if there is none.
+  /// The first failure, after which all operations end badly, if there is one.
   [[nodiscard]] std::optional<schedule::Failure> failure() const;
 
   [[nodiscard]] Standing standing() const;
 
   // Moves: docs/protocol.md, section 9.
-  /// Halts the threads of an aggregator, and says the position of each slot, by thread in order: the round whose RESULT
-  /// this worker does not have yet. Nothing is sent there, or accepted, until move(); deadlines go on. Idempotent.
-  /// Throws std::runtime_error if a thread does not halt within a few seconds, or in a forked child.
+  /// Halts the threads of an aggregator, and returns the position of each slot, by thread in order: the round whose
+  /// RESULT this worker does not have yet. The threads send and accept nothing until move(); deadlines go on.
+  /// Idempotent. Throws std::runtime_error if a thread does not halt within a few seconds, or in a forked child.
   [[nodiscard]] std::vector<std::uint32_t> halt(std::size_t aggregator);
-  /// What halted goes on at another lease of as many slots, threads and lanes. `roles` (worker::Role): one for each
-  /// slot, in that order. Throws std::invalid_argument if the lease is another one, std::system_error, or
-  /// std::runtime_error if a thread cannot move; then the job cannot go on.
+  /// Continues halted threads at another lease of as many slots, threads and lanes. `roles` has a worker::Role for each
+  /// slot, in the order of the positions. Throws std::invalid_argument if one of these differs,
+  /// std::system_error, or std::runtime_error if a thread cannot move; then the job cannot go on.
   void move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles);
 
   /// Ends all pending and later operations with Status::kAborted. Idempotent.
@@ -113,10 +115,10 @@ class Engine {
   /// Aborts, then ends the threads. Idempotent.
   void close() noexcept;
 
-  /// As of a few milliseconds ago at most while traffic flows; exact when idle.
+  /// Counters, a few milliseconds old at most while traffic flows; exact when idle.
   [[nodiscard]] EngineStats stats() const;
 
-  /// As it was opened.
+  /// The configuration that the engine was opened with.
   [[nodiscard]] const EngineConfig& config() const noexcept;
 
  private:

@@ -33,18 +33,18 @@ class SteadyClock final : public Clock {
 };
 
 struct EngineThreadConfig {
-  std::string name;            // for errors
-  std::size_t aggregator = 0;  // that it talks to
+  std::string name;            // name in errors
+  std::size_t aggregator = 0;  // the aggregator that the thread talks to
   worker::WorkerConfig worker;
   wire::Endpoint switch_endpoint;
-  std::int64_t spin_ns = 0;  // busy polling before it sleeps
+  std::int64_t spin_ns = 0;  // busy polling before sleep
 };
 
 class EngineThread {
  public:
   struct Hooks {
     std::function<void(const worker::Completion&)> on_completion;
-    /// Now and then, with the time; null for threads that need not.
+    /// Called now and then, with the time; null for threads without such work.
     std::function<void(TimeNs)> on_look_around;
   };
 
@@ -57,12 +57,12 @@ class EngineThread {
   [[nodiscard]] TrafficStats stats() const { return shard_.stats(); }
   [[nodiscard]] transport::Transport& transport() const noexcept { return *path_.transport; }
 
-  /// Throws std::system_error if there can be no such thread.
+  /// Throws std::system_error if the thread cannot be created.
   void start();
   void stop() noexcept;
 
-  /// If the thread is parked: calls `submit`, and drives until what it returns is done, or for some milliseconds. Null,
-  /// and `submit` was not called, if the thread is not parked. Any thread.
+  /// Calls `submit` if the thread is parked, and drives until the returned operation is done, or for some milliseconds.
+  /// Returns null, without a call of `submit`, if the thread is not parked. Any thread may call.
   [[nodiscard]] std::shared_ptr<Operation> drive(const std::function<std::shared_ptr<Operation>()>& submit);
 
   // Orders of a move; each is answered before the next.
@@ -84,10 +84,10 @@ class EngineThread {
   void hand_back() noexcept;
   void rouse() noexcept;
   [[nodiscard]] bool is_wanted() const noexcept { return shard_.has_mail() || stopping_.load(); }
-  /// Only the driver may ask.
+  /// True if there is mail or a timeout to come. Only the driver may ask.
   [[nodiscard]] bool has_work() const noexcept { return shard_.has_mail() || shard_.next_timeout() != worker::kNever; }
   void run();
-  /// Steps until `is_over(now)`. Sleeps meanwhile, but not beyond `until`.
+  /// Steps until `is_over(now)`, and sleeps meanwhile, but not beyond `until`.
   template <class IsOver>
   void drive_until(TimeNs until, IsOver is_over);
   void sleep(TimeNs now, TimeNs until);
@@ -98,13 +98,13 @@ class EngineThread {
   const SteadyClock clock_;
   TimeNs looked_around_at_ = 0;
   transport::DataPath path_;
-  const TimeNs park_ns_max_;  // the longest that nobody drives; 0: it never parks
+  const TimeNs park_ns_max_;  // the longest time without a driver; 0: the thread never parks
   std::atomic<bool> stopping_{false};
-  std::atomic<Sleep> sleep_{Sleep::kNone};  // of the driver
+  std::atomic<Sleep> sleep_{Sleep::kNone};  // the driver's sleep
   std::mutex nap_mutex_;
-  std::condition_variable nap_over_;  // before its time, since there is mail
-  Driver driver_ = Driver::kThread;   // changes with nap_mutex_; the shard belongs to whoever it names
-  std::mutex answer_mutex_;           // of the answer to the last order
+  std::condition_variable nap_over_;  // notified before the nap's time is over, since there is mail
+  Driver driver_ = Driver::kThread;   // protected by nap_mutex_; the driver owns the shard
+  std::mutex answer_mutex_;           // protects the answer to the last order
   std::condition_variable answered_;
   std::optional<std::vector<std::uint32_t>> positions_;
   std::optional<const char*> objection_;

@@ -1,4 +1,4 @@
-// What a caller gets for a collective that it has submitted, and the queue of those that are complete.
+// A caller's handle of a collective that it has submitted, and the queue of those that are complete.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace wiresum::engine {
 
-/// Submitted, and not complete or not yet taken from the queue. It bounds all mailboxes and queues of an engine.
+/// The most operations that may be submitted, and not complete or not yet taken from the queue. It bounds all mailboxes
+/// and queues of an engine.
 inline constexpr std::size_t kOperationsMax = std::size_t{1} << 16;
 
 class Operation {
@@ -26,13 +27,14 @@ class Operation {
   [[nodiscard]] std::uint64_t token() const noexcept { return token_; }
   [[nodiscard]] std::uint32_t tensor() const noexcept { return tensor_; }
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  /// Valid once done.
+  /// The status, valid once done.
   [[nodiscard]] worker::Status status() const noexcept { return status_; }
-  /// False if `timeout` passed first. Throws std::runtime_error in a forked child, where nobody would end it.
+  /// Returns false if `timeout` passed first. Throws std::runtime_error in a forked child, where nobody would end the
+  /// operation.
   [[nodiscard]] bool wait(std::chrono::nanoseconds timeout) const;
-  /// Ends it, once. Returns whether the queue of completed operations shall hand it out.
+  /// Ends the operation, once. Returns true if the queue of completed operations shall hand it out.
   [[nodiscard]] bool end(worker::Status status);
-  /// The queue shall hand it out, though its request did not ask for that. True: it has ended already.
+  /// Makes the queue hand the operation out, though its request has no `notify`. Returns true if it has ended already.
   [[nodiscard]] bool notify_after_all();
 
  private:
@@ -45,7 +47,7 @@ class Operation {
   mutable std::mutex mutex_;
   bool notify_;
   mutable process::AtHome<std::condition_variable> done_changed_;
-  std::shared_ptr<Operation> next_;  // in the queue of those that are complete
+  std::shared_ptr<Operation> next_;  // the next in the queue of completed operations
 };
 
 /// Completed operations that nobody has taken yet. Any thread may call.
@@ -56,18 +58,18 @@ class CompletionQueue {
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
-  /// Allocates nothing. Each operation once.
+  /// Appends an operation, each once, and allocates nothing.
   void push(std::shared_ptr<Operation> operation);
-  /// Takes all there are; sleeps up to `timeout` for the first.
+  /// Takes all operations; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<std::shared_ptr<Operation>> take(std::chrono::nanoseconds timeout);
-  /// From now on take() does not sleep.
+  /// Ends the sleep of take(), now and later.
   void close();
   [[nodiscard]] std::size_t size() const;
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<Operation> first_;  // and from each to the next
+  std::shared_ptr<Operation> first_;  // each operation leads to the next
   Operation* last_ = nullptr;
   std::size_t size_ = 0;
   bool closed_ = false;

@@ -30,7 +30,7 @@ namespace wiresum::engine {
 
 using worker::TimeNs;
 
-/// Nanoseconds that never go back.
+/// A clock in nanoseconds that never goes back.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -40,61 +40,61 @@ class Clock {
   [[nodiscard]] virtual TimeNs now() const noexcept = 0;
 };
 
-/// Where a shard's part of a job goes on.
+/// The lease at which a shard's part of a job continues.
 struct Destination {
   worker::Lease lease;
-  /// For Transport::serve().
+  /// The host's number, for Transport::serve().
   std::uint8_t host = 0;
   wire::Endpoint parent{};
   wire::Endpoint switch_endpoint;
-  /// For Transport::hear().
+  /// The switch's endpoints, for Transport::hear().
   std::vector<wire::Endpoint> peers;
 };
 
 class Shard {
  public:
-  /// `on_mail` is called, from whoever posts, after there is mail; `on_completion` by report(); the others by
-  /// take_mail().
+  /// Callbacks of a shard. A thread that posts calls `on_mail` after there is mail; report() calls `on_completion`, and
+  /// take_mail() the others.
   struct Hooks {
     std::function<void()> on_mail;
     std::function<void(const worker::Completion&)> on_completion;
-    /// Nothing is sent or accepted any more. With the position of each slot.
+    /// Called with the position of each slot, when the shard sends and accepts nothing any more.
     std::function<void(std::vector<std::uint32_t>)> on_halted = nullptr;
-    /// It has moved; or cannot, for the reason given: null if it has.
+    /// Called after a move: null, or the reason why the shard cannot move.
     std::function<void(const char*)> on_moved = nullptr;
   };
 
-  /// The transport has room for a header and config.lanes words. Throws std::invalid_argument on a configuration that
-  /// makes no sense.
+  /// The transport must have room for a header and config.lanes words. Throws std::invalid_argument for a senseless
+  /// configuration.
   Shard(const worker::WorkerConfig& config, wire::Endpoint switch_endpoint, const Clock& clock,
         transport::Transport& transport, Hooks hooks);
 
   // Any thread
-  /// From now on neither post() nor a step allocates, as long as no more shares than these are here. (Exact sums do,
-  /// and fail without memory: worker.hpp.)
+  /// Reserves memory, so that neither post() nor a step allocates while no more shares than these are here. (Exact sums
+  /// do, and fail without memory: worker.hpp.)
   void reserve(std::size_t shares);
   /// Queues a share of a collective. The order of posts must be the same at all workers.
   void post(const worker::Collective& collective);
-  /// Ends what is pending, and whatever comes later. The first failure stays.
+  /// Ends pending and later work. The first failure stays.
   void post_failure(worker::Status status) noexcept;
-  /// The next steps: Worker::halt() or Worker::move() with `roles`, and then the hook. Of several orders that have not
-  /// been taken, the last one counts.
+  /// Orders Worker::halt(), or Worker::move() with `roles`, as the next step, and then the hook. The last one counts of
+  /// several orders that have not been taken.
   void post_halt();
   void post_move(Destination destination, std::vector<std::uint8_t> roles,
                  std::optional<transport::UdpSocket> group = std::nullopt);
   [[nodiscard]] bool has_mail() const noexcept { return has_mail_.load(); }
-  /// As of the last publish_stats().
+  /// Counters at the last publish_stats().
   [[nodiscard]] TrafficStats stats() const;
 
-  // The driver's thread. Each says whether there was anything to do.
+  // Steps, in the driver's thread. Each returns true if there was anything to do.
   bool take_mail();
   bool receive() noexcept;
   bool transmit() noexcept;
   bool report();
-  /// The last step: ends what is pending, or in the mail, and reports it. Nothing may be posted any more.
+  /// Ends pending work and mail, reports it, and is the last step. Nothing may be posted any more.
   void end();
 
-  /// When there is something to do if no datagram and no mail comes; kNever if never.
+  /// The time of the next work if no datagram and no mail comes; kNever without one.
   [[nodiscard]] TimeNs next_timeout() const noexcept { return std::min(machine_.next_timeout(), backlog_deadline_); }
   /// How long to let datagrams come before they are taken in (moderation.hpp); 0: until the first.
   [[nodiscard]] TimeNs nap_ns(TimeNs now) noexcept;
@@ -103,10 +103,10 @@ class Shard {
  private:
   static constexpr std::size_t kReceiveBurst = 256;
   static constexpr std::size_t kSendBurstMax = 64;
-  /// Of the transport's ports: the first is the thread's own, and the only other the group's.
+  /// The transport's ports: 0 is the thread's own, and 1 the group's.
   static constexpr std::uint8_t kGroupPort = 1;
 
-  /// With all the memory that it takes to carry it out.
+  /// An order, with all the memory that its execution takes.
   struct Order {
     bool is_halt = false;
     std::vector<std::uint32_t> positions;
@@ -116,10 +116,11 @@ class Shard {
   };
   void post_order(Order order);
   void carry_out(Order order);
-  /// Null if it has moved.
+  /// Returns null after the move, or the reason why the shard cannot move.
   [[nodiscard]] const char* move(Order& order);
   void submit_backlog();
-  /// Takes one out of the backlog whose deadline has passed. The state machine watches only those of what it has.
+  /// Takes out of the backlog a share whose deadline has passed. The state machine watches deadlines only of shares
+  /// that it has.
   [[nodiscard]] std::optional<worker::Completion> take_late();
 
   const std::uint32_t slots_;
@@ -130,14 +131,14 @@ class Shard {
   const std::size_t packet_bytes_max_;
   worker::Worker machine_;
   transport::WakeModerator moderator_;
-  schedule::ReservedQueue<worker::Collective> backlog_;  // taken from the mailbox, not yet taken by the state machine
-  TimeNs backlog_deadline_ = worker::kNever;             // not later than the first of those; none: kNever
+  schedule::ReservedQueue<worker::Collective> backlog_;  // shares that the state machine has not taken yet
+  TimeNs backlog_deadline_ = worker::kNever;  // no later than the backlog's first deadline; kNever without one
   std::array<transport::RxDatagram, kReceiveBurst> datagrams_{};
   std::uint64_t by_group_ = 0;
 
   std::mutex mail_mutex_;
   std::vector<worker::Collective> mail_;
-  schedule::ReservedQueue<worker::Collective> larger_backlog_;  // for the driver to take its own's place
+  schedule::ReservedQueue<worker::Collective> larger_backlog_;  // the driver exchanges its own backlog for this one
   bool has_larger_backlog_ = false;
   std::optional<Order> order_;
   std::atomic<bool> has_mail_{false};

@@ -32,30 +32,30 @@
 
 namespace wiresum::leaf {
 
-/// A job's part of this thread: what the switch's table would say of it.
+/// A job's part of this thread, as the switch's table has it.
 struct Job {
   std::uint16_t number = 0;
   std::uint32_t key = 0;
   std::uint8_t ranks = 1;
-  std::uint8_t threads = 1;  // of the job
-  std::uint8_t thread = 0;   // this one
+  std::uint8_t threads = 1;  // threads of the job
+  std::uint8_t thread = 0;   // number of this thread
   std::uint16_t lanes = 0;
-  std::uint32_t slots = 0;  // of the whole lease
+  std::uint32_t slots = 0;  // slots of the whole lease
   dataplane::Uplink uplink{};
 };
 
 class Leaf final : public transport::Transport {
  public:
-  /// `uplink` leads to the job's switch; without a transport where there is none. Rank 0 of the host is the one that
-  /// drives this. Throws std::invalid_argument if the job makes no sense, std::system_error.
+  /// `uplink` leads to the job's switch, or has no transport without one. Rank 0 of the host drives this leaf. Throws
+  /// std::invalid_argument for a senseless job, std::system_error.
   Leaf(const Job& job, transport::DataPath uplink);
   ~Leaf() override;
 
-  /// Of the memory with the RESULTs, from what all ranks know.
+  /// Size of the RESULTs' memory, computed from values that all ranks know.
   [[nodiscard]] static std::size_t results_bytes(std::uint16_t lanes, std::uint32_t slots) noexcept;
 
-  /// What a rank's ShmTransport is made of, with an event of its own; the leaf keeps what it needs. For rank 0 of the
-  /// host it has been taken already. Throws std::system_error.
+  /// The parts of a rank's ShmTransport, with an event of its own; the leaf keeps its own ends. Rank 0 of the host must
+  /// not ask. Throws std::system_error.
   [[nodiscard]] transport::shm::Link link(std::uint8_t rank);
 
   // Transport, as the own rank's shard sees it
@@ -66,7 +66,7 @@ class Leaf final : public transport::Transport {
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
   [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, transport::UdpSocket* group) noexcept override;
   [[nodiscard]] bool serve(const transport::JobAt& lease) noexcept override;
-  /// The other ranks' packets wait for so long, until this rank wants the same sum, or somebody else looks.
+  /// How long the other ranks' packets wait, until this rank wants the same sum, or another rank looks.
   [[nodiscard]] std::int64_t untended_ns_max() const noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
@@ -74,9 +74,9 @@ class Leaf final : public transport::Transport {
   [[nodiscard]] const transport::TransportStats& stats() const noexcept override { return own_->stats(); }
   [[nodiscard]] int take_error() noexcept override;
 
-  /// Is there something of the ranks, or for this one, that wait() would not wait for?
+  /// True if the ranks have sent, or will get, something for which wait() would not wait.
   [[nodiscard]] bool has_packet() const noexcept;
-  /// Answers that a rank was too far behind to be told of; its timers repair that.
+  /// Answers that were lost since a rank was too far behind; its timers repair the loss.
   [[nodiscard]] std::uint64_t lost() const noexcept { return lost_ + (batch_ != nullptr ? batch_->lost() : 0); }
   [[nodiscard]] const dataplane::JobCounters& counters() const noexcept { return plane_.counters(job_.number); }
 
@@ -97,12 +97,12 @@ class Leaf final : public transport::Transport {
   Job job_;
   const transport::shm::Shape shape_;
   transport::DataPath path_;
-  transport::Transport* const uplink_;  // of path_
-  process::Descriptor event_;           // ends wait(); the uplink's own, where it has one
+  transport::Transport* const uplink_;  // the transport of path_
+  process::Descriptor event_;           // ends wait(); the uplink's own event, where there is one
   transport::shm::Memory results_;      // a line, then the cells' lanes
   dataplane::Dataplane plane_;
   std::vector<Rank> ranks_;
-  std::unique_ptr<soft_switch::AnswerBatch> batch_;  // to the parent, where there is one
+  std::unique_ptr<soft_switch::AnswerBatch> batch_;  // answers to the parent, where there is one
   std::unique_ptr<transport::shm::ShmTransport> own_;
   std::array<transport::shm::Lent, 64> lent_{};
   std::array<dataplane::Arrival, 256> arrivals_{};

@@ -21,18 +21,18 @@
 
 namespace wiresum::leaf {
 
-/// Where a rank is among those of its job on its host.
+/// A rank's position among the ranks of its job on its host.
 struct Place {
-  std::vector<std::uint16_t> ranks;  // of the job, in order
-  std::uint8_t index = 0;            // of this one
-  std::string secret;                // of this host's ranks alone: kSecretBytes
+  std::vector<std::uint16_t> ranks;  // the host's ranks of the job, in order
+  std::uint8_t index = 0;            // this rank's index in `ranks`
+  std::string secret;                // kSecretBytes that only this host's ranks know
 
   [[nodiscard]] bool is_shared() const noexcept { return ranks.size() > 1; }
 };
 
 inline constexpr std::size_t kSecretBytes = 32;
 
-/// Those that were to come did not, or are not who they should be. The text says which ranks, and what to look at.
+/// Expected ranks did not come, or are not genuine. The text says which ranks, and what to look at.
 class MeetingError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,11 +46,11 @@ struct Patience {
 
 using Transports = std::vector<std::unique_ptr<transport::Transport>>;
 
-/// The first rank: gives the others what they need to reach these leaves, which are those of the job's threads in
-/// order. Returns when all have it. Throws MeetingError, std::system_error.
+/// The first rank gives the others the links to these leaves, one leaf for each of the job's threads, in order. Returns
+/// when all have them. Throws MeetingError, std::system_error.
 void share(const Place& place, std::vector<std::unique_ptr<Leaf>>& leaves, const Patience& patience);
 
-/// Another rank: its transports to the leaf's threads. Throws MeetingError, std::system_error.
+/// Another rank gets its transports to the leaf's threads. Throws MeetingError, std::system_error.
 [[nodiscard]] Transports reach(const Place& place, unsigned threads, std::size_t packet_bytes_max,
                                std::size_t results_bytes, const Patience& patience);
 

@@ -29,41 +29,42 @@
 
 namespace wiresum::schedule {
 
-/// A number of chunks in a byte, rounded up, with three significant bits: exact arithmetic, the same at all workers.
+/// Encodes a number of chunks in a byte, rounded up, with three significant bits, by exact arithmetic, the same at all
+/// workers.
 [[nodiscard]] std::uint8_t encode_cost(std::uint64_t chunks) noexcept;
 [[nodiscard]] std::uint64_t decode_cost(std::uint8_t code) noexcept;
 
 class Choice {
  public:
-  /// Should a collective of `chunks` chunks ask?
+  /// True if a collective of `chunks` chunks should ask.
   [[nodiscard]] bool asks(std::uint16_t signature, std::uint32_t chunks) const;
 
-  /// One that asked has learned that the workers have to send `present` of its chunks between them, or what costs as
-  /// much, and that a round trip is worth `cost` (see encode_cost).
+  /// Records a collective that asked: the workers together have to send `present` of its chunks, or what costs as much,
+  /// and a round trip is worth `cost` (see encode_cost).
   void on_counts(std::uint16_t signature, std::uint32_t chunks, std::uint32_t present, std::uint8_t cost);
 
-  /// Should a collective that has asked, and for which finer blocks would pay (granularity.hpp), try them? Call it once
-  /// for each such collective.
+  /// True if a collective that has asked, and for which finer blocks would pay (granularity.hpp), should try them. Call
+  /// it once for each such collective.
   [[nodiscard]] bool refines(std::uint16_t signature, std::uint32_t chunks);
 
-  /// One that has tried has learned whether that saved anything.
+  /// Records whether a collective that tried finer blocks saved anything.
   void on_refinement(std::uint16_t signature, std::uint32_t chunks, bool saved);
 
-  /// What a round trip is worth, in chunks.
+  /// The worth of a round trip, in chunks.
   [[nodiscard]] std::uint64_t round_trip_chunks() const noexcept { return cost_; }
 
-  /// One that was sent whole has brought back the largest vote. kExponentNotFinite counts as dense.
+  /// Records the largest vote of a collective that was sent whole. kExponentNotFinite counts as dense.
   void on_vote(std::uint16_t signature, std::uint32_t chunks, std::uint8_t density);
 
  private:
   struct Record {
     bool dense = false;
-    std::uint32_t patience = 1;  // votes that it takes to ask again
+    std::uint32_t patience = 1;  // number of votes needed to ask again
     std::uint32_t votes_missing = 0;
     std::uint32_t refinement_patience = 1;  // collectives to let pass after a refinement that saved nothing
     std::uint32_t refinements_to_skip = 0;
   };
-  /// More signatures than a training has. Above that all are forgotten, at every worker at the same collective.
+  /// More signatures than a training has. Beyond this number all are forgotten, at every worker at the same collective.
   static constexpr std::size_t kRecordsMax = 4096;
   static constexpr std::uint32_t kPatienceMax = 64;
 
@@ -74,7 +75,7 @@ class Choice {
   [[nodiscard]] bool pays(std::uint32_t chunks, std::uint64_t present) const noexcept;
 
   std::unordered_map<std::uint64_t, Record> records_;
-  std::uint64_t cost_ = 0;  // the last agreed
+  std::uint64_t cost_ = 0;  // the last agreed cost
 };
 
 }  // namespace wiresum::schedule

@@ -13,7 +13,7 @@ namespace wiresum::schedule {
 
 inline constexpr unsigned kRowElements = 64;
 
-/// `size` ones.
+/// A number whose lowest `size` bits are ones.
 [[nodiscard]] constexpr std::uint64_t low_bits(unsigned size) noexcept {
   return size >= kRowElements ? ~std::uint64_t{0} : (std::uint64_t{1} << size) - 1;
 }
@@ -29,7 +29,7 @@ inline constexpr unsigned kRowElements = 64;
   return bits & block_starts(size);
 }
 
-/// All bits of the blocks that `starts` names. They do not overlap, so the product is their union.
+/// All bits of the blocks that `starts` names. Blocks do not overlap, so the product is their union.
 [[nodiscard]] constexpr std::uint64_t whole_blocks(std::uint64_t starts, unsigned size) noexcept {
   return starts * low_bits(size);
 }
@@ -37,14 +37,14 @@ inline constexpr unsigned kRowElements = 64;
 /// The bits of `set` at whose place, counted among the ones of `set` from the lowest, `chosen` has a one.
 [[nodiscard]] std::uint64_t choose_bits(std::uint64_t set, std::uint64_t chosen) noexcept;
 
-/// Which of up to 64 elements are not zero. -0.0 is zero, since it adds nothing.
+/// A bit for each of up to 64 elements that is not zero. -0.0 is zero, since it adds nothing.
 [[nodiscard]] std::uint64_t present_elements(numeric::Dtype dtype, const std::byte* source, std::size_t count) noexcept;
 
-/// Copies the elements of `set` from the run at `source` to `packed`, one after the other. Returns how many.
+/// Copies the elements of `set` from the run at `source` to `packed`, one after the other. Returns their number.
 std::size_t gather_elements(std::size_t element_bytes, const std::byte* source, std::uint64_t set,
                             std::byte* packed) noexcept;
 
-/// The inverse. Elements that are not in the set stay as they are.
+/// The inverse of gather_elements(). Other elements stay as they are.
 std::size_t scatter_elements(std::size_t element_bytes, const std::byte* packed, std::uint64_t set,
                              std::byte* destination) noexcept;
 

@@ -16,22 +16,22 @@ namespace wiresum::schedule {
 
 class GatheredSum {
  public:
-  /// Are the request's elements so few? The same at all workers.
+  /// True if the request has few enough elements; the same at all workers.
   [[nodiscard]] static bool suits(const Request& request, std::size_t lanes, WorkerRank self) noexcept;
 
-  /// The request's memory must stay.
+  /// The request's memory must outlive this object.
   GatheredSum(const Request& request, std::size_t lanes, WorkerRank self);
 
-  /// A tensor of integers, to be summed where it is.
+  /// A tensor of integers, to be summed in place.
   [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }
 
-  /// The packed tensor has been summed: writes the request's sums to their destinations.
+  /// Writes the request's sums to their destinations after the packed tensor has been summed.
   void join();
 
  private:
   const Request& request_;
   WorkerRank self_;
-  std::size_t words_;  // of my elements, region by region
+  std::size_t words_;  // words of this worker's elements, region by region
   std::vector<std::int32_t> memory_;
   PackedTensor packed_;
 };

@@ -23,17 +23,17 @@
 
 namespace wiresum::schedule {
 
-/// Of a run that is sampled, and the largest block. A run is the bits of a 32-bit number.
+/// Elements in a sampled run, and in the largest block. A run is the bits of a 32-bit number.
 inline constexpr unsigned kRunElements = 32;
 inline constexpr std::size_t kSizes = 6;  // 1, 2, ... 32 elements: 2^i for i < kSizes
 
-/// In a sample of `elements` elements, how many of the aligned blocks of 2^i elements hold anything.
+/// The number of aligned blocks of 2^i elements that hold anything, in a sample of `elements` elements.
 struct SampledBlocks {
   std::uint64_t elements = 0;
   std::array<std::uint64_t, kSizes> blocks{};
 };
 
-/// One more element than was found counts as present, alone in its block: the sample may just have missed it.
+/// Counts one present element more than was found, alone in its block: the sample may just have missed it.
 [[nodiscard]] SampledBlocks count_sampled_blocks(std::span<const std::uint32_t> runs) noexcept;
 
 struct Costs {
@@ -41,26 +41,27 @@ struct Costs {
   std::uint64_t elements_per_word = 1;
   std::uint64_t counts_per_word = 1;
   std::uint64_t round_trip_words = 0;
-  std::uint64_t first_step_words = 0;  // what goes with the first step alone
+  std::uint64_t first_step_words = 0;  // words that are sent with the first step alone
 };
 
-/// What is known of the union: it is made of `blocks` blocks of `size` elements, in all `elements` elements at most.
-/// Size 0: of chunks, as many as hold so many elements.
+/// The known bound of the union: `blocks` blocks of `size` elements, in all `elements` elements at most. Size 0:
+/// chunks, as many as hold so many elements.
 struct UnionSize {
   unsigned size = 0;
   std::uint64_t blocks = 0;
   std::uint64_t elements = 0;
 };
 
-/// What to do next, and what everything from now on costs.
+/// The next step, and the cost of everything from now on.
 struct Step {
-  unsigned size = 0;  // count blocks of that many elements; 0: send what there is
+  unsigned size = 0;  // count blocks of that many elements; 0: send the union
   std::uint64_t words = 0;
 };
 
 [[nodiscard]] Step cheapest_step(const Costs& costs, const SampledBlocks& sample, const UnionSize& union_size) noexcept;
 
-/// Packing, unpacking and counting cost time, too: at least this part of what would be sent without them must be saved.
+/// True if refining saves enough: packing, unpacking and counting cost time, too, so at least this part of the words
+/// sent without them must be saved.
 [[nodiscard]] constexpr bool worth_refining(std::uint64_t words, std::uint64_t words_without) noexcept {
   constexpr std::uint64_t kSavingDivisor = 8;
   return words + words_without / kSavingDivisor < words_without;

@@ -19,25 +19,26 @@ namespace wiresum::schedule {
 
 class PresenceCounts {
  public:
-  /// `blocks` counts, all of them 0, and after them `more_words` words for something else.
+  /// Makes `blocks` counts, all of them 0, and after them `more_words` words for something else.
   void reset(std::uint64_t blocks, unsigned workers, std::uint64_t more_words = 0);
 
   [[nodiscard]] std::uint64_t size() const noexcept { return blocks_; }
-  /// What goes through the network, and comes back summed.
+  /// The words that go through the network, and come back summed.
   [[nodiscard]] std::span<std::uint32_t> words() noexcept { return words_; }
   [[nodiscard]] std::span<std::uint32_t> more_words() noexcept { return words().subspan(count_words_); }
 
-  /// This worker has block `index`.
+  /// Notes that this worker has block `index`.
   void add(std::uint64_t index) noexcept {
     assert(index < blocks_);
     words_[index / per_word_] |= 1U << index % per_word_ * bits_;
     present_[index / 64] |= std::uint64_t{1} << index % 64;
   }
 
-  /// After the sum: finds the counts that are not 0. False if the workers cannot have made this sum: there is a count
-  /// above their number, none of a block that this worker has, or a bit in no block's field.
+  /// Finds the counts that are not 0, after the sum. Returns false if the workers cannot have made this sum: a count is
+  /// above their number, or 0 for a block that this worker has, or a bit is in no block's field.
   [[nodiscard]] bool collect();
-  /// Of up to 64 blocks from `first` on, those that somebody has: bit i is block first + i. After collect().
+  /// A bit for each of up to 64 blocks from `first` on that some worker has: bit i is block first + i. Call after
+  /// collect().
   [[nodiscard]] std::uint64_t present(std::uint64_t first, unsigned count) const noexcept;
 
  private:
@@ -47,7 +48,7 @@ class PresenceCounts {
   unsigned per_word_ = 32;
   std::uint64_t count_words_ = 0;
   std::vector<std::uint32_t> words_;
-  std::vector<std::uint64_t> present_;  // a bit for each block: this worker's, and after collect() anybody's
+  std::vector<std::uint64_t> present_;  // a bit for each block of this worker, and after collect() of any worker
 };
 
 }  // namespace wiresum::schedule

@@ -38,32 +38,32 @@
 
 namespace wiresum::schedule {
 
-/// Words that a chunk's exponents take in the first counts: a byte for each of `workers`. Integers have none.
+/// Number of words that a chunk's exponents take in the first counts: a byte for each of `workers`. Integers have none.
 [[nodiscard]] std::uint64_t exponent_words(numeric::Format format, unsigned workers) noexcept;
 
 class Refinement {
  public:
-  /// `chunks`: the union so far. The request's memory must stay.
+  /// `chunks` is the union so far. The request's memory must outlive this object.
   Refinement(const Request& request, std::size_t lanes, WorkerRank self, std::span<const std::uint32_t> chunks);
 
   /// Reads the chunks that may hold anything.
   void read(const worker::ChunkPresence& presence);
 
-  /// Counts my blocks of `size` elements.
+  /// Counts this worker's blocks of `size` elements.
   void count(unsigned size);
   [[nodiscard]] PresenceCounts& counts() noexcept { return counts_; }
-  /// The counts have been summed: only what they say is there remains. False if the workers cannot have made that sum.
+  /// Narrows the union down to the blocks in the summed counts. Returns false if the workers cannot have made that sum.
   [[nodiscard]] bool narrow();
-  /// Of what is to be packed.
+  /// The bound of the elements to pack.
   [[nodiscard]] const UnionSize& union_size() const noexcept { return union_size_; }
-  /// The chunks that are set aside, by number. After the first narrow().
+  /// The numbers of the chunks that are set aside. Call after the first narrow().
   [[nodiscard]] std::span<const std::uint32_t> set_aside() const noexcept { return set_aside_; }
 
-  /// Makes the packed tensor of integers, of as many regions as the request. Needs the thread's floating-point
-  /// environment to be the default one, and so does unpack().
+  /// Makes the packed tensor of integers, of as many regions as the request. Like unpack(), it needs the thread's
+  /// default floating-point environment.
   void pack();
   [[nodiscard]] const PackedTensor& packed() const noexcept { return packed_; }
-  /// Brings its sum to the destinations; those of chunks set aside stay as they are.
+  /// Writes the packed tensor's sum to the destinations; those of chunks set aside stay as they are.
   void unpack();
 
  private:
@@ -78,7 +78,7 @@ class Refinement {
   [[nodiscard]] bool agree_on_exponents();
   [[nodiscard]] numeric::Scale scale_of(std::size_t chunk) const noexcept;
   [[nodiscard]] std::span<const std::uint64_t> rows_of(const std::vector<std::uint64_t>& rows, std::size_t chunk) const;
-  /// Of a chunk of the union, by place. Both return how many elements are left of it.
+  /// Packs, or unpacks, a chunk of the union, by place. Both return how many of its elements are left.
   std::size_t pack(std::size_t chunk, std::int32_t* integers);
   std::size_t unpack(std::size_t chunk, const std::int32_t* integers);
 
@@ -89,16 +89,16 @@ class Refinement {
   std::size_t rows_of_chunk_;
   std::span<const std::uint32_t> chunks_;
   std::vector<worker::ChunkView> blocks_;  // by place in the union
-  std::vector<std::size_t> region_ends_;   // by region: the place after its last chunk
+  std::vector<std::size_t> region_ends_;   // the place after a region's last chunk, by region
   std::vector<std::uint64_t> mine_;        // rows, chunk by chunk
   std::vector<std::uint64_t> union_;
-  std::vector<std::uint8_t> exponents_;  // by place in the union: mine, then all workers' largest; 255: set aside
+  std::vector<std::uint8_t> exponents_;  // by place: this worker's, then the largest of all; 255: set aside
   std::vector<std::uint32_t> set_aside_;
   UnionSize union_size_;
-  unsigned size_ = 0;  // of the blocks that are being counted
+  unsigned size_ = 0;  // size of the blocks that are being counted
   PresenceCounts counts_;
   std::vector<std::int32_t> memory_;
-  std::vector<std::byte> elements_;  // of a chunk, those that are left
+  std::vector<std::byte> elements_;  // elements that are left of a chunk
   PackedTensor packed_;
 };
 

@@ -1,4 +1,4 @@
-// A collective as its caller asks for it: worker::Collective without what the scheduler fills in.
+// A collective in its caller's terms: worker::Collective without the fields that the scheduler fills in.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace wiresum::schedule {
 
-/// Who this worker is among how many.
+/// This worker's number among how many.
 struct WorkerRank {
   unsigned rank = 0;
   unsigned workers = 1;
@@ -19,11 +19,11 @@ struct Request {
   numeric::Format format;
   float fixed_scale = 1.0F;
   float divisor = 1.0F;
-  std::vector<worker::Region> regions;  // chunk_first is filled in; no regions: a barrier
-  std::uint16_t signature = 0;          // of what is called, the same at all workers
+  std::vector<worker::Region> regions;  // the scheduler fills in chunk_first; no regions: a barrier
+  std::uint16_t signature = 0;          // a signature of the call, the same at all workers
   worker::TimeNs deadline = worker::kNever;
-  /// May blocks that are zero everywhere be left out? Every worker must contribute to every region, and all must say
-  /// the same here.
+  /// True if blocks that are zero everywhere may be left out; the same at all workers. Every worker must then
+  /// contribute to every region.
   bool may_be_sparse = false;
 };
 

@@ -20,7 +20,7 @@ class ReservedQueue {
     return ring_[first_];
   }
 
-  /// As long as there are no more than `more` beyond those that are here now, push() allocates nothing.
+  /// Reserves memory: push() allocates nothing until the queue holds `more` elements more than now.
   void reserve(std::size_t more) {
     const std::size_t needed = size_ + more;
     if (needed <= ring_.size()) return;

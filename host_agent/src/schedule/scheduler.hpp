@@ -64,7 +64,7 @@ namespace wiresum::schedule {
 
 struct SchedulerConfig {
   unsigned threads = 1;
-  unsigned rank = 0;  // this one, of so many
+  unsigned rank = 0;  // this worker's rank, below `workers`
   unsigned workers = 1;
   std::size_t lanes = 360;  // words of a packet that carry elements
   /// With fewer chunks, waking another thread costs more than it saves.
@@ -75,14 +75,14 @@ struct SchedulerConfig {
   /// At least twice the slots of the lease; the same at all workers.
   std::uint64_t vote_lag_chunks = 1024;
   /// Sums of floats of so many elements or fewer are rounded once, whatever their neighbours are; the same at all
-  /// workers. What is longer is block floating point.
+  /// workers. Longer sums are block floating point.
   std::uint64_t exact_elements_max = 0;
 };
 
-/// What a request gets when it is submitted.
+/// The result of submit().
 struct Ticket {
   std::uint64_t token = 0;   // 1, 2, ... in order
-  std::uint32_t tensor = 0;  // as on the wire
+  std::uint32_t tensor = 0;  // the tag on the wire
 };
 
 /// A collective, or part of one, for a thread.
@@ -91,10 +91,10 @@ struct Share {
   worker::Collective work;
 };
 
-/// Work on a request's memory. For a thread that has the default floating-point environment.
+/// Work on a request's memory, for a thread with the default floating-point environment.
 struct Task {
-  std::uint64_t token = 0;  // of the request
-  /// kOk or, of a sum that the workers cannot have made, kImpossible. Throws std::bad_alloc.
+  std::uint64_t token = 0;  // the request's token
+  /// Returns kOk, or kImpossible for a sum that the workers cannot have made. Throws std::bad_alloc.
   std::function<worker::Status()> run;
 };
 
@@ -105,74 +105,75 @@ struct Finished {
 
 struct Failure {
   worker::Status status = worker::Status::kOk;
-  std::uint32_t tensor = 0;  // of the request at which it came, as on the wire; 0: it came from outside
+  std::uint32_t tensor = 0;  // the wire tag of the request that failed; 0: the failure came from outside
 };
 
 struct SparseStats {
   std::uint64_t prologues = 0;       // collectives that asked which blocks there are
-  std::uint64_t streams = 0;         // ... and then left blocks out
+  std::uint64_t streams = 0;         // prologues after which blocks were left out
   std::uint64_t whole = 0;           // collectives that might have been sparse, and were sent whole without asking
-  std::uint64_t refined = 0;         // ... and then sent only finer blocks, packed together
+  std::uint64_t refined = 0;         // streams of finer blocks only, packed together
   std::uint64_t refinements = 0;     // prologues about finer blocks
-  std::uint64_t blocks_skipped = 0;  // that no worker had, and nobody sent
-  std::uint64_t blocks_empty = 0;    // that others had, and this worker sent without payload
-  std::int64_t bytes_saved = 0;      // of UDP payload sent, first transmissions, less the prologues'
+  std::uint64_t blocks_skipped = 0;  // blocks that no worker had, and nobody sent
+  std::uint64_t blocks_empty = 0;    // blocks that others had, and this worker sent without payload
+  std::int64_t bytes_saved = 0;      // UDP payload not sent, in first transmissions, less the prologues' bytes
 };
 
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config) : config_(config) {}
 
-  /// Numbers the request's chunks, and samples its blocks if it may be sparse. Touches nothing else, so that it may be
-  /// called without the lock that protects the scheduler. Throws std::invalid_argument if the request makes no sense.
+  /// Numbers the request's chunks, and samples its blocks if it may be sparse. Touches nothing else, so the caller need
+  /// not hold the scheduler's lock. Throws std::invalid_argument for a senseless request.
   [[nodiscard]] Survey survey(Request& request, std::uint64_t salt) const;
 
-  /// Would the result of scan(), called now, probably be used? It saves the request a task when its turn comes.
+  /// True if the result of scan(), called now, would probably be used. A scan now saves the request a task when its
+  /// turn comes.
   [[nodiscard]] bool expects_scan(const Request& request, const Survey& survey) const;
 
-  /// What submit() will give to this request, if it is the next.
+  /// The ticket that submit() will give this request, if it is the next.
   [[nodiscard]] Ticket next_ticket(const Request& request) const noexcept;
-  /// Appends a request. Its memory, and the memory of its regions, belong to the scheduler until it is finished. Throws
-  /// std::bad_alloc if there is no memory for it; then nothing has changed.
+  /// Appends a request. The scheduler owns its memory, and the memory of its regions, until it is finished. Throws
+  /// std::bad_alloc, and changes nothing, without memory.
   Ticket submit(Request request, Survey survey);
 
-  /// A thread has completed its share.
+  /// Notes that a thread has completed its share.
   void complete(unsigned thread, const worker::Completion& completion);
 
-  /// The next share to hand to a thread; each thread must get its shares in this order. What it points to stays until
-  /// the share is complete.
+  /// The next share to hand to a thread; each thread must get its shares in this order. The memory behind a share stays
+  /// until the share is complete.
   [[nodiscard]] std::optional<Share> poll_share();
 
   [[nodiscard]] bool has_task() const noexcept { return !tasks_.empty(); }
-  /// Something to run, without the lock that protects the scheduler, and then to complete.
+  /// A task to run, without the scheduler's lock, and then to complete.
   [[nodiscard]] std::optional<Task> poll_task();
-  /// `status`: what it returned, or kNoMemory.
+  /// Completes a task; `status` is its result, or kNoMemory.
   void complete(const Task& task, worker::Status status);
 
   [[nodiscard]] std::optional<Finished> poll_finished();
 
-  /// Requests that are not issued yet, and all later ones, end with `status`. Those under way end with it after their
-  /// present shares or task, unless that is the last stage. No share is issued any more. Only the first failure is
-  /// recorded.
+  /// Ends requests that are not issued yet, and all later ones, with `status`. Requests under way end with it after
+  /// their present shares or task, unless that is the last stage. No share is issued any more. Only the first failure
+  /// is recorded.
   void fail(worker::Status status) { fail({.status = status}); }
-  /// The first failure, its own or what fail() was told.
+  /// The first failure, the scheduler's own or the argument of fail().
   [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
 
-  /// Fails if the deadline of a request has passed that waits, or that has a task before its stream. The threads watch
-  /// the deadlines of the others.
+  /// Fails if the deadline has passed of a request that waits, or that has a task before its stream. The threads watch
+  /// all other deadlines.
   void check_deadlines(worker::TimeNs now);
 
-  /// Requests that are not finished.
+  /// The number of requests that are not finished.
   [[nodiscard]] std::size_t unfinished() const noexcept { return states_.size(); }
-  /// The newest request's token, and so how many there were.
+  /// The newest request's token, which is also the number of requests so far.
   [[nodiscard]] std::uint64_t submitted() const noexcept { return tokens_; }
 
   [[nodiscard]] const SparseStats& stats() const noexcept { return stats_; }
-  /// Collectives whose sums were rounded once.
+  /// The number of collectives whose sums were rounded once.
   [[nodiscard]] std::uint64_t exact_sums() const noexcept { return exact_sums_; }
 
  private:
-  /// What is under way for a request. N: its shares are with the threads. C: a task runs for it.
+  /// The stage of a request. N: its shares are with the threads. C: a task runs for it.
   enum class Stage : std::uint8_t {
     kWaiting,       //    its turn has not come
     kScanning,      // C  which blocks does this worker have?
@@ -195,27 +196,27 @@ class Scheduler {
     Ticket ticket;
     Stage stage = Stage::kWaiting;
     bool candidate = false;                   // might be sparse
-    std::uint64_t candidate_number = 0;       // counts those
+    std::uint64_t candidate_number = 0;       // number among the candidates
     PresenceCounts counts;                    // prologue
-    worker::Region counts_region;             // of the prologue, or of a refinement's counts
-    std::vector<std::uint32_t> union_chunks;  // after the prologue; empty: all
+    worker::Region counts_region;             // the memory of the prologue's, or a refinement's, counts
+    std::vector<std::uint32_t> union_chunks;  // the union after the prologue; empty: all chunks
     std::uint64_t present = 0;                // chunks in the union
-    std::uint8_t round_trip_cost = 0;         // as agreed in the prologue
-    std::uint64_t counts_packets = 0;         // sent for all the counts
+    std::uint8_t round_trip_cost = 0;         // the cost agreed in the prologue
+    std::uint64_t counts_packets = 0;         // packets sent for all the counts
     std::unique_ptr<Refinement> refinement;
     std::unique_ptr<GatheredSum> gathered;
-    SampledBlocks sampled;             // of the union's sample
-    std::uint64_t refining_words = 0;  // spent on finer counts, round trips included
-    unsigned levels = 0;               // of refinement
-    unsigned shares_left = 0;          // of what is with the threads
-    bool has_task = false;             // handed out, or about to be
+    SampledBlocks sampled;             // blocks in the union's sample
+    std::uint64_t refining_words = 0;  // words spent on finer counts, round trips included
+    unsigned levels = 0;               // levels of refinement
+    unsigned shares_left = 0;          // shares that are with the threads
+    bool has_task = false;             // the task is handed out, or about to be
     worker::Status status = worker::Status::kOk;
     std::uint8_t vote = 0;
   };
   struct Vote {
     std::uint16_t signature = 0;
     std::uint32_t chunks = 0;
-    std::optional<std::uint8_t> density;  // none: it asked
+    std::optional<std::uint8_t> density;  // none: the request asked
     bool complete = false;
   };
 
@@ -227,26 +228,27 @@ class Scheduler {
   [[nodiscard]] bool is_exact(const Request& request) const noexcept;
   [[nodiscard]] bool may_deal(const RequestState& state);
   void issue_waiting();
-  /// Runs a step that goes on with a request, whose ticket this is, and with others. Without memory for it, all of them
-  /// end.
+  /// Runs a step that goes on with a request, whose ticket is given, and with others. Without memory for the step, all
+  /// of them end.
   template <class Step>
   void go_on(const Ticket& ticket, const Step& step) noexcept;
   void fail(const Failure& failure);
   void issue(RequestState& state);
   void issue_exact(RequestState& state);
-  /// A collective for the request, over no memory yet; `tag` tells its packets from those of the request's others.
+  /// A collective for the request, without memory yet; `tag` tells its packets from packets of the request's other
+  /// collectives.
   [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);
-  /// Over the request's own memory.
+  /// A collective over the request's own memory.
   [[nodiscard]] static worker::Collective stream_of(const RequestState& state, std::uint32_t tag = 0);
   void issue_packed(RequestState& state, Stage stage, const PackedTensor& packed, std::uint32_t tag = 0);
   void issue_shares(RequestState& state, Stage stage, const worker::Collective& work, std::uint64_t chunks);
   void start_task(RequestState& state, Stage stage, std::function<worker::Status()> work);
-  /// All shares of the request's stage are complete.
+  /// Continues a request when all shares of its stage are complete.
   void end_shares(RequestState& state);
-  /// Its task is done, or could not be.
+  /// Continues a request when its task is done, or could not be.
   void end_task(RequestState& state);
   void finish(RequestState& state);
-  /// The request is the first that fails, or one of those after it.
+  /// Fails this request, if it is the first failure, and all later ones.
   void fail_at(RequestState& state, worker::Status status);
 
   // sparse.cpp
@@ -264,12 +266,12 @@ class Scheduler {
   void issue_refinement(RequestState& state);
   void issue_refined(RequestState& state);
   [[nodiscard]] static bool has_set_aside(const RequestState& state) noexcept;
-  /// After the packed stream: what was set aside, whole.
+  /// Issues the chunks that were set aside, whole, after the packed stream.
   void issue_set_aside(RequestState& state);
   void issue_stream(RequestState& state);
   void count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                     std::uint64_t chunks);
-  /// Counts the votes that the next candidate goes by. False if not all of them are in.
+  /// Counts the votes that the next candidate depends on. Returns false if some are missing.
   [[nodiscard]] bool count_votes();
 
   SchedulerConfig config_;
@@ -278,11 +280,11 @@ class Scheduler {
   std::deque<std::uint64_t> waiting_;                       // tokens, in order of submission
   ReservedQueue<Share> shares_;
   ReservedQueue<Task> tasks_;
-  ReservedQueue<Finished> finished_;  // holds all of them without allocating
-  RequestState* asking_ = nullptr;    // its stream is not issued yet
-  std::deque<Vote> votes_;            // of candidates, from number votes_first_ on
+  ReservedQueue<Finished> finished_;  // has room for all requests without allocating
+  RequestState* asking_ = nullptr;    // the request whose stream is not issued yet
+  std::deque<Vote> votes_;            // votes of candidates, from number votes_first_ on
   std::uint64_t votes_first_ = 0;
-  std::uint64_t votes_chunks_ = 0;  // of those candidates
+  std::uint64_t votes_chunks_ = 0;  // chunks of those candidates
   std::uint64_t candidates_ = 0;
   std::uint64_t tokens_ = 0;
   std::uint16_t sequence_ = 0;

@@ -1,4 +1,4 @@
-// Why a session has failed, or did not come to be.
+// The reason why a session has failed, or could not be made.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@ namespace wiresum::session {
 
 class Failure : public std::runtime_error {
  public:
-  /// `kind` is the name of an exception in wiresum.agent.errors, or one of those below. `object` is the exception, if
-  /// the failure came from Python.
+  /// `kind` is the name of an exception in wiresum.agent.errors, or one of the constants below. `object` is the
+  /// exception, if the failure came from Python.
   Failure(std::string kind, const std::string& text, std::shared_ptr<void> object = nullptr)
       : std::runtime_error(text), kind_(std::move(kind)), object_(std::move(object)) {}
 

@@ -1,5 +1,5 @@
-// What a session and its membership say to each other: a word and fields. Encoded, it is what goes over the socket to
-// the sidecar; the form is described at the other end, in wiresum/agent/sidecar/lines.py. Pure.
+// A message between a session and its membership: a word and fields. Encoded, it goes over the socket to the sidecar;
+// wiresum/agent/sidecar/lines.py, at the other end, describes the form. Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace wiresum::session {
 inline constexpr std::size_t kLineBytesMax = wire::kSidecarLineBytesMax;
 inline constexpr std::size_t kFieldsMax = wire::kSidecarFieldsMax;
 
-/// What came is no line of ours.
+/// The text is no line of ours.
 class LineError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -28,15 +28,15 @@ struct Line {
   std::string word;
   Fields fields;
 
-  /// Throws LineError if it is not there.
+  /// A field's text. Throws LineError without the field.
   [[nodiscard]] const std::string& text(std::string_view name) const;
-  /// Throws LineError if it is no number from `least` to `most`.
+  /// A field's number. Throws LineError if it is not a number from `least` to `most`.
   [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t least, std::uint64_t most) const;
 };
 
-/// With its end. Throws LineError if it is too long to be sent.
+/// The line's text with its end. Throws LineError if the text is too long to be sent.
 [[nodiscard]] std::string encode(const Line& line);
-/// `text` is without its end. Throws LineError.
+/// Decodes `text`, which has no line end. Throws LineError.
 [[nodiscard]] Line decode(std::string_view text);
 
 }  // namespace wiresum::session

@@ -1,4 +1,4 @@
-// What a session asks of whoever joins the job for it: Python's gRPC code (wiresum/agent/job_membership.py), which runs
+// The interface by which a session joins its job: Python's gRPC code implements it (wiresum/agent/job_membership.py),
 // in this process (bindings/) or in a sidecar (c/). No lock of the session's is held in any of these calls, so each may
 // take the interpreter's.
 #pragma once
@@ -22,18 +22,18 @@ using Bind = std::function<std::uint16_t(const std::string& address, std::size_t
 
 class Session;
 
-/// Any thread may call any method, and all of them may throw what ends the call's caller: a Failure, LineError, or what
-/// the interpreter raises.
+/// Any thread may call any method. All of them may throw what ends the caller's call: a Failure, LineError, or errors
+/// of the interpreter.
 class Membership {
  public:
   virtual ~Membership() = default;
 
-  /// Returns when the job has been granted by all aggregators. `bind` is called for each of them, in their order.
+  /// Returns when all aggregators have granted the job. `bind` is called for each of them, in their order.
   [[nodiscard]] virtual Grant join(const Bind& bind) = 0;
-  /// From now on `session` is asked for its state, halted and moved, and told of the job's end.
+  /// Starts to ask `session` for its state, to halt and move it, and to tell it of the job's end.
   virtual void attend(std::shared_ptr<Session> session) = 0;
-  /// Why the data path failed, in words: `explain` with a state, or `greeting-wrong` with `found` and `expected`. Takes
-  /// a bounded while.
+  /// Explains in words why the data path failed: `explain` comes with a state, `greeting-wrong` with `found` and
+  /// `expected`. Takes a bounded while.
   [[nodiscard]] virtual Failure explain(const Line& question) = 0;
   /// Ends the job for everybody.
   virtual void abort(const std::string& reason) = 0;

@@ -32,8 +32,8 @@ namespace wiresum::session {
 
 class Session;
 
-/// Of a session's first all-reduce. Full packets through each thread, and two rounds in half of the slots that it
-/// takes: a slot's first round says how late the workers are, the second one measures the path.
+/// Chunks of a session's first all-reduce for each thread: full packets, and two rounds in half of the slots. A slot's
+/// first round shows how late the workers are, the second one measures the path.
 inline constexpr std::size_t kGreetingChunksPerThread = worker::kSlotsSpreadMax * 3 / 2;
 
 /// A collective that was started, as callers hold it. The memory of its regions must stay valid until it is done.
@@ -41,17 +41,18 @@ struct Call {
   std::shared_ptr<Session> session;
   std::shared_ptr<engine::Operation> operation;
 
-  /// Why it failed; null if it is not done, or has not. May ask the membership, which takes a while and may throw.
+  /// The reason of a failure; null if the call is not done, or has not failed. May ask the membership, which takes a
+  /// while and may throw.
   [[nodiscard]] const Failure* failure() const;
 };
 
 class Session final : public std::enable_shared_from_this<Session> {
  public:
-  /// Longest single wait of a join without a look at `pause`.
+  /// The longest single wait of a join between two calls of `pause`.
   static constexpr std::chrono::milliseconds kPausePeriod{500};
 
-  /// `pause` is called now and then by joins that wait here, and may throw. Throws what the membership throws, Failure,
-  /// and what the engine throws; then the job has been left.
+  /// Joins a job. Joins that wait here call `pause` now and then, which may throw. Throws what the membership throws,
+  /// Failure, and what the engine throws; then the job has been left.
   static std::shared_ptr<Session> join(const std::string& job, process::Owned<Membership> membership,
                                        const std::function<void()>& pause = {});
   ~Session();
@@ -62,23 +63,23 @@ class Session final : public std::enable_shared_from_this<Session> {
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(grant_.engine.rank); }
   [[nodiscard]] int world_size() const noexcept { return grant_.world_size(); }
 
-  /// Starts a collective, as Engine::submit does. Throws Failure, too: what the session has failed with.
+  /// Starts a collective, as Engine::submit does. Also throws Failure: the failure of the session.
   [[nodiscard]] Call submit(engine::Request request);
-  /// Calls that asked for it and have completed, each once; sleeps up to `timeout` for the first.
+  /// Takes completed calls whose requests have `notify`, each once; sleeps up to `timeout` for the first.
   [[nodiscard]] std::vector<Call> take_completed(std::chrono::nanoseconds timeout);
-  /// take_completed() shall hand out this one, too, though its request did not ask for that.
+  /// Makes take_completed() return this call, too, though its request has no `notify`.
   void notify(const Call& call);
 
-  /// Has nothing failed, and is this the process that joined?
+  /// True if nothing has failed, and this is the process that joined.
   [[nodiscard]] bool is_usable() const noexcept { return own_engine_->is_usable(); }
   [[nodiscard]] engine::Standing standing() const { return own_engine_->standing(); }
   [[nodiscard]] engine::EngineStats stats() const { return own_engine_->stats(); }
-  /// What the session has failed with; null if it has not.
+  /// The session's failure; null without one.
   [[nodiscard]] const Failure* failure() const noexcept { return failure_.load(); }
 
   /// Ends the job for everybody.
   void abort(const Failure& reason) { end(reason, true); }
-  /// What is pending fails. Idempotent. Throws what the membership throws.
+  /// Leaves the job; pending calls fail. Idempotent. Throws what the membership throws.
   void leave();
 
   [[nodiscard]] bool is_forked() const noexcept { return !membership_.get_deleter().home.is_here(); }
@@ -86,17 +87,17 @@ class Session final : public std::enable_shared_from_this<Session> {
   void check_process() const;
 
   // For the membership.
-  /// What the data path says of itself: each counter for each aggregator (`results.0`), whether it was `greeted`, and
-  /// the `status` and `tensor` of a collective that has failed, if nobody has said why. Empty before it is open.
+  /// The state of the data path: each counter for each aggregator (`results.0`), `greeted`, and the `status` and
+  /// `tensor` of a failed collective, unless its cause is known. Empty before the data path is open.
   [[nodiscard]] Fields state() const;
   /// Halts an aggregator's part of the data path, in a move (docs/protocol.md, section 9). Returns the position of each
   /// slot, in eight hexadecimal digits each. Idempotent; takes a few seconds at most. Throws Failure (kClosed in a
   /// session that leaves), or what the engine throws.
   [[nodiscard]] std::string halt(std::size_t aggregator);
-  /// What has halted goes on at another lease: `to` has the fields of an `aggregator` line, the number of the
+  /// Continues the halted part at another lease: `to` has the fields of an `aggregator` line, the number of the
   /// `aggregator`, and `roles`, a digit for each slot. Throws Failure, LineError, or what the engine throws.
   void move(const Line& to);
-  /// The job is over. `tell_others`: they do not know it yet.
+  /// Ends the job here. `tell_others`: the other workers do not know the end yet.
   void end(const Failure& failure, bool tell_others);
 
  private:
@@ -105,31 +106,32 @@ class Session final : public std::enable_shared_from_this<Session> {
 
   void begin(const std::function<void()>& pause);
   void check_can_move() const;
-  /// With the sockets of each aggregator.
+  /// Opens the data path, with the sockets of each aggregator.
   void open(std::vector<std::vector<transport::UdpSocket>> sockets, const std::function<void()>& pause);
-  /// What is shared with other ranks of this host, by aggregator; takes the sockets that it needs.
+  /// Meets other ranks of this host, and returns the transports shared with them, by aggregator; takes the sockets that
+  /// these need.
   [[nodiscard]] engine::Engine::Transports meet(const std::vector<engine::AggregatorConfig>& at,
                                                 std::vector<std::vector<transport::UdpSocket>>& sockets,
                                                 const std::function<void()>& pause);
   void greet(const std::function<void()>& pause);
-  /// Records the first failure; returns whether this call did.
+  /// Records the first failure; returns true if this call did.
   bool fail(const Failure& failure) noexcept;
-  /// Asks the membership why the data path has failed; returns what the session has failed with.
+  /// Asks the membership why the data path has failed; returns the session's failure.
   const Failure& explain(const std::string& what, Fields fields);
   const Failure* failure_of(const engine::Operation& operation);
 
   const std::string job_;
-  const int owner_;                      // the process that joined, for people
-  const Failure left_, without_memory_;  // made before they are needed
+  const int owner_;                      // the process that joined, for messages
+  const Failure left_, without_memory_;  // made in advance, since a failure may leave no memory
   process::Owned<Membership> membership_;
   Grant grant_;
   std::unique_ptr<engine::Engine> own_engine_;
   std::mutex moving_;
-  std::vector<bool> halted_early_;                // by aggregator: before there was an engine
-  std::atomic<engine::Engine*> engine_{nullptr};  // once it is there
+  std::vector<bool> halted_early_;                // by aggregator: halted before there was an engine
+  std::atomic<engine::Engine*> engine_{nullptr};  // set once the engine is there
   std::mutex failing_;
   std::optional<Failure> first_failure_;
-  std::atomic<const Failure*> failure_{nullptr};  // the first, or without_memory_ if there was none to keep it
+  std::atomic<const Failure*> failure_{nullptr};  // the first failure, or without_memory_ if memory for it was missing
   std::atomic<bool> greeted_{false};
   std::atomic<bool> leaves_{false};
 };

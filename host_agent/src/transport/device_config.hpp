@@ -14,8 +14,8 @@ namespace wiresum::transport {
 struct DeviceConfig {
   std::string device;                // an interface's name (AF_XDP), or the EAL's arguments (DPDK)
   std::uint32_t address = 0;         // our IPv4 address, in host byte order
-  std::vector<std::uint16_t> ports;  // our UDP ports, in order; others' packets are not ours
-  /// By port, the only peer whose packets are taken; empty: anybody's.
+  std::vector<std::uint16_t> ports;  // our UDP ports, in order; packets to other ports are not ours
+  /// The only peer whose packets are taken, by port; empty: any peer.
   std::vector<wire::Endpoint> peers;
   std::size_t datagram_bytes_max = 1464;
   /// How many transports drive the device, each in a thread of its own with queues of its own. Where the device steers,
@@ -23,7 +23,7 @@ struct DeviceConfig {
   unsigned threads = 1;
 };
 
-/// Are packets from there to port number `port` taken, where these are the peers?
+/// True if packets from an endpoint to port number `port` are taken, given these peers.
 [[nodiscard]] inline bool hears(std::span<const wire::Endpoint> peers, std::size_t port,
                                 wire::Endpoint source) noexcept {
   return peers.empty() || peers[port] == source;

@@ -21,7 +21,7 @@
 
 namespace wiresum::transport {
 
-/// Datagrams that wait in a mailbox.
+/// The most datagrams that wait in a mailbox.
 inline constexpr std::size_t kPassedMax = 512;
 
 /// Makes n transports, one for each thread, from n whose devices may receive for any port. The i-th serves the ports i,

@@ -25,19 +25,19 @@ namespace wiresum::transport {
 
 class WakeModerator {
  public:
-  /// `slow_nap_ns_max`: under a stream so slow that fewer than 32 datagrams come in `nap_ns_max`.
+  /// `slow_nap_ns_max` applies under a stream so slow that fewer than 32 datagrams come in `nap_ns_max`.
   WakeModerator(std::int64_t nap_ns_max, std::int64_t slow_nap_ns_max) noexcept
       : nap_ns_max_(nap_ns_max),
         slow_nap_ns_max_(slow_nap_ns_max),
         rate_period_ns_(std::max(kRatePeriodNsMin, 2 * slow_nap_ns_max)) {}
 
-  /// Datagrams were taken in; `messages`: in how many messages all datagrams so far have come.
+  /// Call when datagrams were taken in; `messages` counts the messages of all datagrams so far.
   void on_datagrams(std::int64_t now_ns, std::size_t count, std::uint64_t messages) noexcept {
     since_nap_ += count;
     counted_ += count;
     const std::int64_t elapsed_ns = now_ns - counted_since_ns_;
     if (elapsed_ns >= rate_period_ns_) {
-      const bool paused = elapsed_ns >= 2 * rate_period_ns_;  // what came before the pause no longer counts
+      const bool paused = elapsed_ns >= 2 * rate_period_ns_;  // datagrams from before the pause no longer count
       gap_ns_ = paused ? elapsed_ns : std::max<std::int64_t>(1, elapsed_ns / static_cast<std::int64_t>(counted_));
       in_trains_ = counted_ > kTrainMax * (messages - messages_);
       counted_since_ns_ = now_ns;
@@ -46,8 +46,8 @@ class WakeModerator {
     }
   }
 
-  /// There is nothing left to do. How long to sleep whatever comes; 0: until something comes.
-  /// `worth`: as many datagrams as the caller would like to have at once.
+  /// Call when there is nothing left to do. Returns how long to sleep even if datagrams come; 0: until a datagram
+  /// comes. `worth` is how many datagrams the caller would like to have at once.
   [[nodiscard]] std::int64_t nap_ns(std::int64_t now_ns, std::size_t worth) noexcept {
     judge(now_ns);
     const bool steady = gap_ns_ <= nap_ns_max_ / static_cast<std::int64_t>(kWorthMin);
@@ -63,13 +63,13 @@ class WakeModerator {
 
  private:
   static constexpr std::int64_t kRatePeriodNsMin = 1'000'000;
-  static constexpr std::size_t kWorthMin = 4;  // fewer are not worth a nap
+  static constexpr std::size_t kWorthMin = 4;  // fewer datagrams are not worth a nap
   static constexpr std::int64_t kSlowNapWorth = 32;
-  static constexpr std::size_t kTrainMax = 4;  // datagrams of a message, on average, that are not called a train
+  static constexpr std::size_t kTrainMax = 4;  // more datagrams in a message, on average, are a train
   static constexpr std::int64_t kForbidNsMin = 2'000'000;
   static constexpr std::int64_t kForbidNsMax = 128'000'000;
 
-  /// Did the last nap, if there was one, bring what the rate promised?
+  /// Judges whether the last nap, if there was one, brought as many datagrams as expected.
   void judge(std::int64_t now_ns) noexcept {
     if (expected_ == 0) {
       return;
@@ -89,9 +89,9 @@ class WakeModerator {
   std::int64_t gap_ns_ = INT64_MAX;  // mean time between datagrams, over the last period
   std::int64_t counted_since_ns_ = 0;
   std::size_t counted_ = 0;
-  std::uint64_t messages_ = 0;  // at counted_since_ns_
+  std::uint64_t messages_ = 0;  // messages counted at counted_since_ns_
   bool in_trains_ = false;
-  std::size_t expected_ = 0;  // of the nap that is to be judged; 0: there is none
+  std::size_t expected_ = 0;  // datagrams expected of the nap that is to be judged; 0: there is none
   std::size_t since_nap_ = 0;
   std::int64_t forbidden_until_ns_ = 0;
   std::int64_t forbid_ns_ = kForbidNsMin;

@@ -21,13 +21,13 @@ namespace wiresum::transport {
 
 enum class PluginKind : std::uint8_t { kXdp, kDpdk };
 
-/// The interface that this was compiled against: a digest of its headers, made by the build.
+/// A digest of the interface's headers at compilation, made by the build.
 inline constexpr const char* kTransportAbi = WIRESUM_TRANSPORT_ABI;
 inline constexpr const char* kPluginSymbol = "wiresum_transport_plugin";
 
 struct PluginEntry {
   const char* abi;  // kTransportAbi of the plugin's build; first, so that it can be read from any version
-  /// As many as the configuration has threads; throws what the transport throws.
+  /// Makes as many transports as the configuration has threads; throws what the transport throws.
   std::vector<std::unique_ptr<Transport>> (*make)(const DeviceConfig& config);
 };
 

@@ -13,14 +13,14 @@ namespace wiresum::worker {
 enum class Presence : std::uint8_t {
   kUnknown,  // not scanned
   kPresent,  // an element is not zero
-  kAbsent,   // all are zero, of either sign: it adds nothing
+  kAbsent,   // all are zero, of either sign: the chunk adds nothing
 };
 
 class ChunkPresence {
  public:
-  /// Nothing is known, of however many chunks.
+  /// The state of a tensor with any number of chunks that has not been scanned.
   ChunkPresence() = default;
-  /// Nothing is known of `chunks` chunks; set() may be called for these.
+  /// The state of `chunks` chunks before a scan; set() may be called for them.
   explicit ChunkPresence(std::uint64_t chunks) : known_(chunks, Presence::kUnknown) {}
 
   void set(std::uint64_t chunk, bool present) noexcept {
@@ -33,18 +33,18 @@ class ChunkPresence {
     return known_.empty() ? Presence::kUnknown : known_[chunk];
   }
 
-  /// Must it be taken to hold something? What is unknown must.
+  /// True unless the chunk is known to be absent.
   [[nodiscard]] bool may_hold(std::uint64_t chunk) const noexcept { return of(chunk) != Presence::kAbsent; }
 
-  /// Has any chunk been scanned?
+  /// True if any chunk has been scanned.
   [[nodiscard]] bool scanned() const noexcept { return !known_.empty(); }
 
  private:
   std::vector<Presence> known_;
 };
 
-/// For a collective whose tensor has not been scanned. It is never destroyed: collectives may be in flight when static
-/// objects are. (A program without memory for it does not start.)
+/// The presence for collectives whose tensor has not been scanned. It is never destroyed: collectives may be in flight
+/// when static objects are. (A program without memory for it does not start.)
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization)
 inline const ChunkPresence& kNothingKnown = *new ChunkPresence;
 

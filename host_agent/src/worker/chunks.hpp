@@ -17,7 +17,7 @@ namespace wiresum::worker {
   return dividend / divisor + (dividend % divisor != 0 ? 1 : 0);
 }
 
-/// Elements of a full chunk: what `lanes` words carry.
+/// The number of elements in a full chunk, which `lanes` words carry.
 [[nodiscard]] constexpr std::size_t chunk_elements(numeric::Format format, std::size_t lanes) noexcept {
   return lanes * numeric::elements_per_word(format);
 }
@@ -28,7 +28,7 @@ namespace wiresum::worker {
   return quotient_up(elements, chunk_elements(format, lanes));
 }
 
-/// Where one chunk lies in memory. A worker that does not contribute, or does not keep the sum, has no source, or no
+/// The memory of one chunk. A worker that does not contribute, or does not keep the sum, has no source, or no
 /// destination.
 struct ChunkView {
   const std::byte* source = nullptr;
@@ -49,11 +49,11 @@ struct ChunkView {
           .elements = static_cast<std::uint32_t>(std::min<std::uint64_t>(step, region.elements - first))};
 }
 
-/// The chunk of that number in a collective whose regions have their chunk_first. Regions are few next to chunks; a
-/// binary search finds it. Beyond all of them there is nothing: a view of no elements.
+/// The chunk with this number in a collective whose regions have their chunk_first, found by binary search (regions are
+/// few next to chunks). Beyond the last chunk the view has no elements.
 [[nodiscard]] inline ChunkView chunk_at(std::span<const Region> regions, std::uint64_t number, std::size_t step,
                                         numeric::Dtype dtype) noexcept {
-  // Of regions that begin at the same chunk all but the last are empty.
+  // All but the last of regions that begin at the same chunk are empty.
   const auto after = std::upper_bound(regions.begin(), regions.end(), number,
                                       [](std::uint64_t n, const Region& region) { return n < region.chunk_first; });
   if (after == regions.begin()) return {};

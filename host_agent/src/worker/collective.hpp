@@ -28,8 +28,8 @@ namespace wiresum::worker {
 using TimeNs = std::int64_t;
 inline constexpr TimeNs kNever = INT64_MAX;
 
-/// Where a worker reads or writes a region, if it does. That it does not is said by a flag and never by an address: a
-/// null pointer is what a caller gives whose memory is gone, and is refused (schedule::require_memory).
+/// A worker's memory for a region, if the worker reads or writes it. An unused side is marked by a flag and never by an
+/// address: a null pointer comes from a caller whose memory is gone, and is refused (schedule::require_memory).
 template <class Byte>
 class Side {
  public:
@@ -59,9 +59,8 @@ struct Region {
 inline constexpr std::uint32_t kSlotsSpreadMax = 64;
 
 struct Collective {
-  /// Goes into every packet's `tensor` field and is checked in every RESULT: the sequence number of the
-  /// collective in its low 16 bits, a signature of what is being done in the high 16, so that workers which
-  /// call different collectives find out.
+  /// A tag for every packet's `tensor` field, checked in every RESULT: the collective's sequence number in the low 16
+  /// bits, a signature of the call in the high 16. Workers that call different collectives find out by it.
   std::uint32_t tensor = 0;
   numeric::Format format;
   float fixed_scale = 1.0F;  // for Scaling::kFixed
@@ -69,38 +68,38 @@ struct Collective {
   bool exact = false;        // Scaling::kBlockExponent: all chunks are summed exactly (exact_chunk.hpp)
   /// Regions in order of chunk_first; owned by the submitter until the collective is complete.
   std::span<const Region> regions;
-  /// The numbers of the chunks to send. Empty: all of them.
+  /// The numbers of the chunks to send; empty means all.
   std::span<const std::uint32_t> chunks;
-  /// What is known of this worker's tensor, by number of the chunk; it stays until the collective is complete. What is
-  /// unknown is found out when the chunk's turn comes.
+  /// The presence of this worker's chunks, by number; it must live until the collective is complete. An unknown chunk
+  /// is examined when its turn comes.
   const ChunkPresence* presence = &kNothingKnown;
   /// This worker thread's share of the chunks: a run of `chunks`, or of all numbers. A barrier is the one chunk [0, 1)
-  /// with no region.
+  /// without a region.
   std::uint32_t chunk_begin = 0;
   std::uint32_t chunk_end = 0;
   /// A collective of few chunks takes a slot for each, up to this number; the same at all workers. Each slot costs one
-  /// more packet, for its first exponent, so more slots than fill the path only cost.
+  /// more packet, for its first exponent, so slots beyond a full path bring nothing.
   std::uint32_t slots_spread_max = kSlotsSpreadMax;
   TimeNs deadline = kNever;
   std::uint64_t token = 0;  // handed back in the completion
-  std::uint8_t vote = 0;    // 0..254: the completion tells the largest of all workers'
+  std::uint8_t vote = 0;    // 0..254: the completion has the largest vote of all workers
 };
 
 enum class Status : std::uint8_t {
   kOk,
-  kTimedOut,    // its deadline passed
-  kDiverged,    // a RESULT for our round carries another worker's tags: the workers call different collectives
+  kTimedOut,    // the deadline passed
+  kDiverged,    // a RESULT for our round has another worker's tags: the workers call different collectives
   kAborted,     // abort() was called
   kNoMemory,    // this worker could not allocate what it needs
   kImpossible,  // a sum came back that the workers cannot have made
-  kWrongSum,    // the check word of a slot's sum did not fit, twice
+  kWrongSum,    // the check word of a slot's sum was wrong twice
 };
 
 struct Completion {
   std::uint64_t token = 0;
   Status status = Status::kOk;
-  /// The largest of all workers'; 0 of an empty share, and after a failure; 255 if the last chunk was summed exactly,
-  /// since its packet had no place for it.
+  /// The largest vote of all workers; 0 for an empty share, and after a failure; 255 if the last chunk was summed
+  /// exactly, since its packet had no place for a vote.
   std::uint8_t vote = 0;
   std::uint32_t round_trip_chunks = 0;  // about how many chunks this thread could send in an empty path's round trip
 };

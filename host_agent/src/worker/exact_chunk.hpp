@@ -26,44 +26,43 @@ namespace wiresum::worker {
 
 class ExactChunk {
  public:
-  /// The chunk's memory, and the format, must stay until finish(). `lanes`: of a packet.
+  /// Begins a chunk; its memory, and the format, must stay until finish(). `lanes` is a packet's number of words.
   void begin(const numeric::ExactFormat& format, numeric::Dtype dtype, const ChunkView& chunk,
              std::size_t lanes) noexcept;
-  /// The chunk after it will be this one.
+  /// Notes the chunk that follows this one.
   void look_ahead(const ChunkView& next) noexcept;
 
   static constexpr std::uint8_t kMore = 32;
 
-  /// The code that this worker's next packet says: of its lowest plane that no earlier round was about. 0: of none.
+  /// The code in this worker's next packet: that of its lowest plane after all earlier rounds, or 0 without one.
   [[nodiscard]] std::uint8_t code() const noexcept;
-  /// The first code of the chunk after it; 0 if there is none.
+  /// The first code of the following chunk; 0 without one.
   [[nodiscard]] std::uint8_t code_ahead() const noexcept { return ahead_.has_value() ? code_of(*ahead_) : 0; }
-  /// May a RESULT say this code of the chunk? It names a plane above those before.
+  /// True if a RESULT may have this code, which must name a plane above all earlier ones.
   [[nodiscard]] bool is_possible(std::uint8_t code) const noexcept { return code < code_; }
-  /// May it say this one of the chunk after it?
+  /// True if a RESULT may have this code for the following chunk.
   [[nodiscard]] bool is_possible_ahead(std::uint8_t code) const noexcept {
     return code <= (ahead_.has_value() ? format_->planes() : 0);
   }
 
-  /// Of the present plane, the same at all workers.
+  /// The code of the present plane, the same at all workers.
   [[nodiscard]] std::uint8_t plane_code() const noexcept { return code_; }
-  /// The plane of that code is next; code > 0. False if there is no memory for it.
+  /// Makes the plane of `code`, above 0, the present one. Returns false without memory.
   [[nodiscard]] bool start_plane(std::uint8_t code) noexcept;
-  /// Has this worker anything in the present plane?
+  /// True if this worker has anything in the present plane.
   [[nodiscard]] bool has_plane() const noexcept { return (mine_ >> plane() & 1) != 0; }
-  /// Writes the present part of this plane as `lanes` big-endian words; has_plane().
+  /// Writes the present part of this plane as `lanes` big-endian words. Requires has_plane().
   void write(std::byte* payload) const noexcept;
-  /// The sum of the present part. Returns whether the plane has further parts, of which the next is the present one
-  /// now.
+  /// Takes the sum of the present part. Returns true if the plane has a further part, which becomes the present one.
   [[nodiscard]] bool take(const std::byte* payload) noexcept;
 
-  /// All planes have come: writes the chunk's sum to its destination, and frees the memory.
+  /// Writes the chunk's sum to its destination after the last plane, and frees the memory.
   void finish(unsigned divisor) noexcept;
 
  private:
   [[nodiscard]] unsigned plane() const noexcept { return format_->planes() - code_; }
   [[nodiscard]] numeric::Planes planes_of(const ChunkView& chunk) const noexcept;
-  /// Of the lowest of these planes.
+  /// The code of the lowest of these planes.
   [[nodiscard]] std::uint8_t code_of(numeric::Planes planes) const noexcept;
   [[nodiscard]] std::size_t part_elements() const noexcept;
 
@@ -72,11 +71,11 @@ class ExactChunk {
   ChunkView chunk_;
   std::size_t lanes_ = 0;
   numeric::Planes mine_ = 0;
-  std::optional<numeric::Planes> ahead_;  // that this worker has of the chunk after it
-  numeric::Planes planes_ = 0;            // that have come, or are about to
-  std::uint8_t code_ = 0;                 // of the present plane; before the first, one more than there are
+  std::optional<numeric::Planes> ahead_;  // this worker's planes of the following chunk
+  numeric::Planes planes_ = 0;            // the planes that have come, or are about to
+  std::uint8_t code_ = 0;                 // the present plane's code; before the first, one more than the largest
   std::size_t part_first_ = 0;            // the present part's first element
-  std::vector<std::int32_t> limbs_;       // of my planes, from the first that came
+  std::vector<std::int32_t> limbs_;       // this worker's limbs, from the first plane that came
   std::vector<std::int32_t> sums_;
 };
 

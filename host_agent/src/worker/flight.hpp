@@ -13,36 +13,36 @@ namespace wiresum::worker {
 
 class Flight {
  public:
-  // The lists: a packet's is the one with the number of how often its timer has expired, or the last one.
-  // retransmission.cpp says what they are for.
+  // The lists are numbered by how often a packet's timer has expired, up to the last one. retransmission.cpp says what
+  // they are for.
   static constexpr std::uint8_t kFresh = 0;
-  /// From this list on, packets that were asked about and have no RESULT wait for a peer.
+  /// A packet in this list or a later one was asked about without a RESULT, so it waits for a peer.
   static constexpr std::uint8_t kAskedOften = 4;
-  /// So often or more: the timeout no longer doubles.
+  /// The number of expiries from which on the timeout no longer doubles.
   static constexpr std::uint8_t kExpiriesMax = 15;
-  static constexpr std::uint8_t kMissing = kExpiriesMax + 1;  // the switch has asked for it
+  static constexpr std::uint8_t kMissing = kExpiriesMax + 1;  // the list of packets that the switch has asked for
   static constexpr std::uint8_t kLists = kMissing + 1;
 
-  /// `slots`: all of the worker's, which this one links.
+  /// `slots` are all slots of the worker, which this object links.
   explicit Flight(Slot* slots) noexcept : slots_(slots) { clear(); }
 
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
-  /// How many packets may still be on their way: those in lists before kAskedOften and in kMissing, without those that
-  /// `age` found too old while they were fresh.
+  /// The number of packets that may still be on their way: those in lists before kAskedOften and in kMissing, without
+  /// fresh ones that `age` found too old.
   [[nodiscard]] std::uint32_t on_the_way() const noexcept { return on_the_way_; }
-  /// The oldest fresh one of them; kNoSlot if there is none.
+  /// The slot of the oldest fresh packet on its way; kNoSlot without one.
   [[nodiscard]] std::uint32_t oldest_on_the_way() const noexcept { return oldest_; }
-  /// Says that fresh packets which were sent before `sent_before` have arrived, or are lost.
+  /// Notes that fresh packets sent before `sent_before` have arrived, or are lost.
   void age(TimeNs sent_before) noexcept {
     for (; oldest_ != kNoSlot && slots_[oldest_].sent_at < sent_before; oldest_ = slots_[oldest_].newer) {
       slots_[oldest_].on_the_way = false;
       --on_the_way_;
     }
   }
-  /// The slot of a list whose timer was started first.
+  /// The slot in `list` whose timer was started first.
   [[nodiscard]] std::uint32_t head(std::uint8_t list) const noexcept { return heads_[list]; }
 
-  /// The timer of `slot` starts now; it goes to the end of `list`.
+  /// Starts the timer of `slot` and puts the slot at the end of `list`.
   void append(std::uint32_t slot, std::uint8_t list) noexcept {
     Slot& entry = slots_[slot];
     entry.list = list;
@@ -79,7 +79,7 @@ class Flight {
   std::array<std::uint32_t, kLists> tails_{};
   std::uint32_t size_ = 0;
   std::uint32_t on_the_way_ = 0;
-  std::uint32_t oldest_ = kNoSlot;  // of the fresh ones on their way
+  std::uint32_t oldest_ = kNoSlot;  // the oldest fresh packet on its way
 };
 
 }  // namespace wiresum::worker

@@ -1,8 +1,7 @@
 // The last RESULT of each slot. Another worker may lack it when the switch is lost; then it is given again (move.cpp).
 //
-// It cannot be made again from what the caller has of it: a sum's memory is the caller's once the collective is
-// complete, and rounding has lost bits of it. A RESULT that stays where it is (transport::RxDatagram) is not copied
-// before a move.
+// The caller's copy cannot replace a RESULT: a sum's memory is the caller's once the collective is complete, and
+// rounding has lost bits. A RESULT that stays where it is (transport::RxDatagram) is not copied before a move.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +19,7 @@ namespace wiresum::worker {
 
 class KeptResults {
  public:
-  /// `lanes`: words of a RESULT that has a payload.
+  /// `lanes` is the number of words in a RESULT with a payload.
   KeptResults(std::uint32_t slots, std::size_t lanes)
       : entries_(slots),
         lines_((lanes * wire::kWordBytes + sizeof(Line) - 1) / sizeof(Line)),
@@ -29,10 +28,10 @@ class KeptResults {
   struct Entry {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
-    std::uint32_t bytes = 0;              // of its payload; none: of a META round
+    std::uint32_t bytes = 0;              // the payload's size; 0 for a META round
     const std::byte* stays_at = nullptr;  // not copied yet
     std::uint8_t exponent = 0;
-    bool is_there = false;  // has the slot had a RESULT?
+    bool is_there = false;  // the slot has had a RESULT
   };
   [[nodiscard]] const Entry& operator[](std::uint32_t slot) const noexcept { return entries_[slot]; }
   [[nodiscard]] std::span<const std::byte> payload(std::uint32_t slot) const noexcept {
@@ -51,7 +50,7 @@ class KeptResults {
     if (!stays) copy(slot, payload);
   }
 
-  /// Before what stays where it is goes.
+  /// Copies RESULTs that stay in place, before their memory goes.
   void copy_all() noexcept {
     for (std::uint32_t slot = 0; slot < entries_.size(); ++slot) {
       if (entries_[slot].stays_at == nullptr) continue;
@@ -60,7 +59,7 @@ class KeptResults {
     }
   }
 
-  /// Does a RESULT say what the slot's last one said?
+  /// True if a RESULT says the same as the slot's last one.
   [[nodiscard]] bool is_same(std::uint32_t slot, const wire::Header& header,
                              std::span<const std::byte> payload) const noexcept {
     const Entry& entry = entries_[slot];
@@ -78,8 +77,8 @@ class KeptResults {
   }
 
   std::vector<Entry> entries_;
-  std::size_t lines_;              // that a slot's words take
-  std::unique_ptr<Line[]> words_;  // no page of it is in memory before it is used
+  std::size_t lines_;              // cache lines that a slot's words take
+  std::unique_ptr<Line[]> words_;  // no page is in memory before its first use
 };
 
 }  // namespace wiresum::worker

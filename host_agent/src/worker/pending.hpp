@@ -12,21 +12,21 @@ namespace wiresum::worker {
 
 /// A packet's place in the order that all workers share. Keys are compared as serial numbers: `order` may wrap.
 [[nodiscard]] constexpr std::uint64_t order_key(std::uint64_t order, std::uint64_t position) noexcept {
-  // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. Of what remains for `order`, only collectives_max
-  // numbers are alive at one time.
+  // 2^32 chunks and a META round of at most 2^15 slots fit 33 bits. The remaining bits are for `order`, of which only
+  // collectives_max numbers are alive at one time.
   constexpr unsigned kPositionBits = 33;
   return (order << kPositionBits) + position;
 }
 
 struct Pending {
   Collective work;
-  numeric::Scale fixed;      // Scaling::kFixed: the one scale of all chunks
+  numeric::Scale fixed;      // the one scale of all chunks, for Scaling::kFixed
   std::uint64_t order = 0;   // number of the submission
-  std::uint32_t chunks = 0;  // of this thread's share
+  std::uint32_t chunks = 0;  // number of chunks in this thread's share
   std::uint32_t chunks_left = 0;
   std::uint32_t slot_start = 0;  // local chunk i goes through slot (slot_start + i % stride) % slots
   std::uint32_t stride = 0;
-  std::uint32_t chunk_elements = 0;  // of a full chunk
+  std::uint32_t chunk_elements = 0;  // elements in a full chunk
   bool exponent_round = false;       // a META round comes before each slot's first chunk
   bool barrier = false;              // no regions: every chunk is a META round
   std::uint8_t vote = 0;             // the workers' largest, once the last chunk has come back
@@ -39,10 +39,10 @@ struct Pending {
     const std::uint32_t at = work.chunk_begin + chunk;
     return work.chunks.empty() ? at : work.chunks[at];
   }
-  /// Where local chunk `chunk` lies; no source if this worker is known to have nothing there.
+  /// The memory of local chunk `chunk`; it has no source if this worker is known to have only zeros there.
   [[nodiscard]] ChunkView view(std::uint32_t chunk) const noexcept;
-  /// The exponents of local chunk `chunk`, which lies at `view`: reads its elements. If all are zero, the view has no
-  /// source any more: the chunk is sent EMPTY.
+  /// Reads the elements of local chunk `chunk` at `view`, and returns its exponents. If all elements are zero, the view
+  /// loses its source: the chunk is sent EMPTY.
   [[nodiscard]] numeric::Exponents exponents(std::uint32_t chunk, ChunkView& view) const noexcept;
   /// The place of a slot's packet in the agreed order: submission, then round, then slot.
   [[nodiscard]] std::uint64_t key(const Slot& slot) const noexcept;
@@ -56,14 +56,14 @@ class PendingPool {
   [[nodiscard]] Pending& operator[](std::uint32_t index) noexcept { return entries_[index]; }
   [[nodiscard]] const Pending& operator[](std::uint32_t index) const noexcept { return entries_[index]; }
 
-  /// Appends an entry to those in progress; kNoCollective when all are in use.
+  /// Appends an entry to the list in progress; returns kNoCollective if all are in use.
   [[nodiscard]] std::uint32_t acquire() noexcept;
   void complete(std::uint32_t index, Status status) noexcept;
-  /// Takes the entry that was completed first, and frees it; kNoCollective when there is none. The entry stays
-  /// readable until the next acquire().
+  /// Takes and frees the entry that was completed first; kNoCollective without one. The entry stays readable until the
+  /// next acquire().
   [[nodiscard]] std::uint32_t take_complete() noexcept;
 
-  /// The first in progress; Pending::next leads on.
+  /// The first entry in progress; Pending::next leads on.
   [[nodiscard]] std::uint32_t oldest() const noexcept { return active_.head; }
 
  private:

@@ -41,26 +41,26 @@ class RttEstimator {
     doubted_ = 0;
   }
 
-  /// A packet's timer expired, and its RESULT, `elapsed` after the packet, gives no sample. The round trip may have
-  /// grown beyond the timer: then no packet would ever give one if the next one's timer were not longer. It need not be
-  /// longer than this packet took, and that includes a peer's timer, perhaps; so it doubles at most.
+  /// Notes that a packet's timer expired, and that its RESULT, `elapsed` after the packet, gives no sample. The round
+  /// trip may have grown beyond the timer, and without a longer timer no packet would ever give a sample. The timer at
+  /// most doubles, up to the time that this packet took, which may include a peer's timer.
   void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, std::min(2 * later(), elapsed)); }  // R4.20
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
 
-  /// The shortest round trip so far: that of an empty path, about. Zero until the first sample.
+  /// The shortest round trip so far, about that of an empty path. Zero until the first sample.
   [[nodiscard]] TimeNs least() const noexcept { return least_; }
 
   [[nodiscard]] TimeNs rto() const noexcept { return rto_; }
   [[nodiscard]] TimeNs rto_max() const noexcept { return rto_max_; }
 
-  /// Within this time the RESULT of a packet comes, most probably, if nothing was lost: a round trip and two
-  /// variations, which count as a quarter of it at least. At most the RTO, which it is before the first sample.
+  /// The time within which a packet's RESULT most probably comes if nothing was lost: a round trip and two variations,
+  /// which count as a quarter of a round trip at least. At most the RTO, and equal to it before the first sample.
   [[nodiscard]] TimeNs soon() const noexcept {
     return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));  // R4.17, R4.19
   }
-  /// Twice that time, and after doubt() longer; at most the RTO.
+  /// Twice soon(), and longer after doubt(); at most the RTO.
   [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, std::max(2 * soon(), doubted_)); }
 
  private:

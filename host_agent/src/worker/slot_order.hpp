@@ -37,7 +37,7 @@ class SlotOrder {
     added_ = slot;
   }
 
-  /// Nothing happens if it is not there.
+  /// Removes `slot` if the list has it.
   void remove(std::uint32_t slot) noexcept {
     Node& node = nodes_[slot];
     if (added_ == slot) added_ = node.before;
@@ -53,7 +53,7 @@ class SlotOrder {
 
  private:
   struct Node {
-    std::uint32_t before = 0;  // neighbours in the list; itself, when it is not there
+    std::uint32_t before = 0;  // neighbours in the list; the slot itself, outside of it
     std::uint32_t after = 0;
     std::uint64_t key = 0;
   };
@@ -65,18 +65,18 @@ class SlotOrder {
     return static_cast<std::int64_t>(nodes_[slot].key - key) < 0;
   }
 
-  /// Before which slot (or end()) something with this key belongs.
+  /// The slot (or end()) before which an entry with this key belongs.
   [[nodiscard]] std::uint32_t successor(std::uint64_t key) const noexcept {
     std::uint32_t head = nodes_[end()].after;
     std::uint32_t tail = nodes_[end()].before;
-    std::uint32_t near = added_;  // walks towards the position; end(): it has nowhere to begin
+    std::uint32_t near = added_;  // walks towards the position; end(): there is no start for a walk
     while (true) {
       if (tail == end() || precedes(tail, key)) return nodes_[tail].after;
       if (!precedes(head, key)) return head;
       tail = nodes_[tail].before;
       head = nodes_[head].after;
       if (near == end()) continue;
-      // The first and the last one lie on either side of the position, so neither walk leaves the list.
+      // The first and the last entry lie on either side of the position, so neither walk leaves the list.
       const bool is_before = precedes(near, key);
       const std::uint32_t next = is_before ? nodes_[near].after : nodes_[near].before;
       if (precedes(next, key) != is_before) return is_before ? next : near;
@@ -85,7 +85,7 @@ class SlotOrder {
   }
 
   std::vector<Node> nodes_;  // of each slot, and the end's
-  std::uint32_t added_ = 0;  // the last that was added, or what came before it; end(): none
+  std::uint32_t added_ = 0;  // the last slot that was added, or the one before it; end(): none
 };
 
 }  // namespace wiresum::worker

@@ -47,11 +47,11 @@ class CongestionWindow {
   CongestionWindow(std::uint32_t initial, std::uint32_t minimum, std::uint32_t maximum) noexcept
       : minimum_(std::min(minimum, maximum)), maximum_(maximum), size_(std::clamp(initial, minimum_, maximum_)) {}
 
-  /// In packets.
+  /// The window in packets.
   [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
 
-  /// A RESULT came. `limited`: the window was full, so that more would have been sent had it been larger. `marked`: it,
-  /// or the packet that completed it, met a long queue.
+  /// Call when a RESULT comes. `limited`: a larger window would have let more packets go. `marked`: the RESULT, or the
+  /// packet that completed it, met a long queue.
   void on_result(bool limited, bool marked) noexcept {
     if (marked) slow_start_threshold_ = std::min(slow_start_threshold_, size_);  // R4.13
     marks_ += marked ? 1 : 0;
@@ -65,14 +65,14 @@ class CongestionWindow {
     }
   }
 
-  /// A round trip was measured, in which so many RESULTs came. `least`: the shortest one so far.
+  /// Call when a round trip was measured, in which so many RESULTs came. `least` is the shortest round trip so far.
   void on_round_trip(std::uint64_t results, TimeNs rtt, TimeNs least) noexcept {
     const std::uint64_t path = results * static_cast<std::uint64_t>(least) / static_cast<std::uint64_t>(rtt);
     path_eighths_ += static_cast<std::uint32_t>(path) - path_eighths_ / 8;
     queued_ = rtt - least > least / kQueuedPart;
   }
 
-  /// A packet was found lost.
+  /// Call when a packet was found lost.
   void on_loss(TimeNs now, TimeNs rtt) noexcept {
     if (reduced_ && now - reduced_at_ < rtt) return;               // R4.10
     if (!queued_ && ++losses_ <= 1 + size_ / kRandomPart) return;  // R4.32
@@ -88,7 +88,7 @@ class CongestionWindow {
   }
 
  private:
-  /// As many RESULTs as the window holds have come.
+  /// Call when as many RESULTs as the window holds have come.
   void on_window() noexcept {
     const auto share = static_cast<std::int32_t>(kWholeShare * marks_ / results_);
     marked_share_ += (share - marked_share_) / kShareGain;  // R4.14
@@ -105,7 +105,7 @@ class CongestionWindow {
 
   static constexpr std::uint32_t kWholeShare = 1U << 16;
   static constexpr std::int32_t kShareGain = 16;
-  static constexpr TimeNs kQueuedPart = 8;  // of the shortest round trip: a longer queue counts
+  static constexpr TimeNs kQueuedPart = 8;  // a queue longer than this part of the shortest round trip counts
   static constexpr std::uint32_t kProbePart = 64;
   static constexpr std::uint32_t kRandomPart = 50;
 
@@ -114,14 +114,14 @@ class CongestionWindow {
   std::uint32_t size_;
   std::uint32_t slow_start_threshold_ = UINT32_MAX;
   std::uint32_t results_since_growth_ = 0;
-  std::uint32_t path_eighths_ = 0;           // what the path holds, smoothed as round trips are, in eighths of a packet
-  std::uint32_t results_ = 0;                // of this window
-  std::uint32_t marks_ = 0;                  // among them
-  std::uint32_t losses_ = 0;                 // during this window, while nothing queued
+  std::uint32_t path_eighths_ = 0;           // the path's capacity, smoothed as round trips are, in eighths of a packet
+  std::uint32_t results_ = 0;                // RESULTs in this window
+  std::uint32_t marks_ = 0;                  // marked RESULTs in this window
+  std::uint32_t losses_ = 0;                 // losses in this window without a queue
   bool queued_ = true;                       // the last round trip measured was longer than an empty path's
-  std::int32_t marked_share_ = kWholeShare;  // smoothed
+  std::int32_t marked_share_ = kWholeShare;  // the share of marked RESULTs, smoothed
   bool reduced_ = false;
-  std::uint32_t lost_from_ = 0;  // its size before this window's first loss
+  std::uint32_t lost_from_ = 0;  // the window's size before its first loss
   TimeNs reduced_at_ = 0;
 };
 

@@ -85,8 +85,8 @@ namespace wiresum::worker {
 struct WorkerConfig {
   std::uint16_t job = 0;
   std::uint32_t key = 0;
-  std::uint8_t worker = 0;       // the number that its switch knows this worker by
-  std::uint16_t workers = 1;     // N, of the whole job, at however many switches
+  std::uint8_t worker = 0;       // the worker's number at its switch
+  std::uint16_t workers = 1;     // N, the workers of the whole job, at however many switches
   std::uint16_t lanes = 360;     // words in a payload
   std::uint32_t slot_first = 0;  // this thread's slots of the lease: [slot_first, slot_first + slots)
   std::uint32_t slots = 128;
@@ -96,9 +96,9 @@ struct WorkerConfig {
   TimeNs rto_initial = 20'000'000;
   TimeNs rto_min = 1'000'000;
   TimeNs rto_max = 200'000'000;
-  std::uint32_t collectives_max = 256;  // submitted, and completion not yet taken
+  std::uint32_t collectives_max = 256;  // collectives that were submitted and whose completion was not taken
   bool exact_when_wide = false;         // chunks whose exponents lie too far apart are summed exactly
-  bool check_word = false;              // the payload's last word is one (numeric/check_word.hpp)
+  bool check_word = false;              // the payload's last word is a check word (numeric/check_word.hpp)
 
   /// Words of a payload that carry elements (R5.20).
   [[nodiscard]] constexpr std::uint16_t element_words() const noexcept {
@@ -106,7 +106,7 @@ struct WorkerConfig {
   }
 };
 
-/// Who a worker is at its switch: all that a move changes for its state machine.
+/// A worker's identity at its switch: all that a move changes for the state machine.
 struct Lease {
   std::uint16_t job = 0;
   std::uint32_t key = 0;
@@ -117,9 +117,9 @@ struct WorkerStats {
   std::uint64_t packets_sent = 0;
   std::uint64_t bytes_sent = 0;  // UDP payload, retransmissions included
   std::uint64_t retransmissions = 0;
-  std::uint64_t questions = 0;  // to the switch, whether a packet has come: headers
+  std::uint64_t questions = 0;  // questions to the switch, headers only, whether a packet has come
   std::uint64_t results = 0;
-  std::uint64_t results_marked = 0;  // whose way, or whose last packet's, had a long queue (ECN)
+  std::uint64_t results_marked = 0;  // RESULTs that, or whose last packets, met a long queue (ECN)
   std::uint64_t bytes_received = 0;
   std::uint64_t duplicates = 0;  // RESULTs for a round that is over
   std::uint64_t rejected = 0;    // malformed, foreign or impossible datagrams
@@ -128,16 +128,16 @@ struct WorkerStats {
   std::uint64_t rto_ns = 0;
   std::uint64_t window = 0;
   std::uint64_t round_newest = 0;   // the newest round any slot has used: 32 bits, in serial arithmetic
-  std::uint64_t tensor_newest = 0;  // 1 more than the tag of the latest collective that was sent for; 0: none was
-  std::uint64_t chunks_exact = 0;   // of floats in blocks, or with a fixed scale, that were summed again exactly
-  std::uint64_t chunks_wide = 0;    // with an element that lost more than it may, since they were not
-  std::uint64_t sums_wrong = 0;     // RESULTs whose check word did not fit
+  std::uint64_t tensor_newest = 0;  // 1 more than the tag of the latest collective with a packet sent; 0 without one
+  std::uint64_t chunks_exact = 0;   // chunks of floats in blocks, or with a fixed scale, that were summed again exactly
+  std::uint64_t chunks_wide = 0;    // chunks not summed exactly, with an element that lost more than allowed
+  std::uint64_t sums_wrong = 0;     // RESULTs with a wrong check word
   std::uint64_t slot_wrong = 0;  // 1 more than the slot of the lease of which two in a row did not; 0: there was none
 };
 
 class Worker {
  public:
-  /// Throws std::invalid_argument on a configuration that makes no sense.
+  /// Throws std::invalid_argument for a senseless configuration.
   explicit Worker(const WorkerConfig& config);
 
   Worker(Worker&&) = default;
@@ -145,13 +145,12 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   Worker& operator=(Worker&&) = delete;
 
-  /// Queues this thread's share of a collective. False when collectives_max are pending; a collective is pending
-  /// until poll_completion() has handed it back.
-  /// An empty share (chunk_begin == chunk_end) completes at once.
+  /// Queues this thread's share of a collective. Returns false if collectives_max are pending; a collective is pending
+  /// until poll_completion() has handed it back. An empty share (chunk_begin == chunk_end) completes at once.
   [[nodiscard]] bool submit(const Collective& collective) noexcept;
 
-  /// A datagram from the switch. Every byte is validated. `marked`: it met a long queue (ECN). `stays`: a RESULT lies
-  /// where it stays as it is while another worker may lack it, until halt().
+  /// Takes a datagram from the switch, and validates every byte. `marked`: the datagram met a long queue (ECN).
+  /// `stays`: a RESULT keeps its bytes in place while another worker may lack it, until halt().
   void handle_datagram(TimeNs now, std::span<const std::byte> datagram, bool marked = false,
                        bool stays = false) noexcept;
 
@@ -162,27 +161,27 @@ class Worker {
   /// the chunk's RESULT has come.
   [[nodiscard]] std::size_t poll_transmit(TimeNs now, std::span<wire::Packet> out) noexcept;
 
-  /// When to call poll_transmit next if no datagram comes: in the past when there is something to send right now,
-  /// kNever when nothing is in flight.
+  /// The time for the next poll_transmit if no datagram comes: in the past when there is something to send now, kNever
+  /// when nothing is in flight.
   [[nodiscard]] TimeNs next_timeout() const noexcept;
 
   [[nodiscard]] std::optional<Completion> poll_completion() noexcept;
 
-  /// Ends every pending collective with `status`, and all later ones too. Only the first failure is recorded. (A
-  /// failure of its own completes the collective at which it came first.)
+  /// Ends every pending collective, and all later ones, with `status`. Only the first failure is recorded. (A failure
+  /// of the worker's own completes first the collective at which it came.)
   void fail(Status status) noexcept;
 
   // Moves (move.cpp)
-  /// From now on nothing is sent or accepted, and positions do not change, until move(). Deadlines go on. Idempotent.
+  /// Stops sending and accepting until move(); positions do not change, deadlines go on. Idempotent.
   void halt() noexcept;
   [[nodiscard]] bool is_halted() const noexcept { return halted_; }
-  /// Of a slot: the round whose RESULT this worker does not have yet.
+  /// The round of this slot whose RESULT this worker does not have yet.
   [[nodiscard]] std::uint32_t position(std::uint32_t slot) const noexcept { return slots_[slot].round; }
-  /// Goes on at another lease, with these roles (`Role`), one for each slot. False if that cannot be: it is not halted,
-  /// or the roles are none for its positions; then nothing has changed.
+  /// Continues at another lease, with a role (`Role`) for each slot. Returns false, and changes nothing, if the worker
+  /// is not halted, or the roles do not fit its positions.
   [[nodiscard]] bool move(const Lease& lease, std::span<const std::uint8_t> roles) noexcept;
 
-  /// Packets sent whose RESULT has not come.
+  /// Number of packets sent whose RESULT has not come.
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return flight_.size(); }
 
   [[nodiscard]] const WorkerStats& stats() const noexcept { return stats_; }
@@ -191,23 +190,23 @@ class Worker {
   // Moves (move.cpp)
   [[nodiscard]] bool may_have(std::uint32_t index, std::uint8_t role) const noexcept;
   void begin_again(std::uint32_t index, Role role) noexcept;
-  /// With what the slot has to do, if it has anything to do.
+  /// Continues with the slot's next step, if there is one.
   void go_on(std::uint32_t index) noexcept;
   [[nodiscard]] wire::Kind kind_of_repeat(std::uint32_t index) const noexcept;
-  /// The RESULT that this worker has was given again.
+  /// Ends the repetition of a RESULT that this worker already has.
   void end_repeat(std::uint32_t index) noexcept;
 
   // Check words (check.cpp)
-  /// By which exponent, or as which plane, this worker reads the words of the packet in flight: 9 bits.
+  /// The exponent, or the plane, by which this worker reads the words of the packet in flight: 9 bits.
   [[nodiscard]] std::uint32_t reading_of(std::uint32_t index) const noexcept;
-  /// What the check word of that packet is about.
+  /// The subject of that packet's check word.
   [[nodiscard]] numeric::CheckSubject check_subject_of(std::uint32_t index) const noexcept;
-  /// Is the payload's check word, if it has one, that of its words?
+  /// True if the payload has no check word, or the right one.
   [[nodiscard]] bool fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept {
     return !config_.check_word || payload.empty() || check_word_fits(index, payload);
   }
   [[nodiscard]] bool check_word_fits(std::uint32_t index, std::span<const std::byte> payload) const noexcept;
-  /// It is not: the switch is asked for the RESULT once more.
+  /// Handles a wrong check word: the switch is asked for the RESULT once more.
   void refuse(std::uint32_t index) noexcept;
 
   // Timers (retransmission.cpp)
@@ -217,29 +216,31 @@ class Worker {
     std::uint32_t slot = kNoSlot;
     TimeNs at = kNever;
   };
-  /// The next retransmission that is due if nothing comes.
+  /// The retransmission that is due next if nothing comes.
   [[nodiscard]] Timer first_timer() const noexcept;
   [[nodiscard]] TimeNs expiry(const Slot& slot) const noexcept;
-  /// `timeout` after the slot's packet was sent; after a silence, not before late peers had time to send more.
+  /// The end of `timeout` after the slot's packet was sent; after a silence, no sooner than late peers had time to send
+  /// more.
   [[nodiscard]] TimeNs not_before(const Slot& slot, TimeNs timeout) const noexcept;
   [[nodiscard]] TimeNs probe_expiry(const Slot& slot) const noexcept;
   [[nodiscard]] TimeNs silent_from() const noexcept;
-  /// A packet that was first sent later has had its RESULT.
+  /// True if a packet that was first sent later has had its RESULT.
   [[nodiscard]] bool overtaken(const Slot& slot) const noexcept;
-  /// Or the answer to a question about another packet, which was sent later, showed a loss.
+  /// True if a packet was overtaken, or the answer to a question about a packet that was sent later showed a loss.
   [[nodiscard]] bool may_be_lost(const Slot& slot) const noexcept;
   [[nodiscard]] std::uint32_t probe() const noexcept;
-  /// What goes out for a slot whose timer has expired.
+  /// Makes the packet for a slot whose timer has expired.
   void expire(std::uint32_t index, wire::Packet& packet) noexcept;
   void ask(Slot& slot, wire::Packet& packet) noexcept;
   void retransmit(Slot& slot, wire::Packet& packet) noexcept;
   void hear_missing(std::uint32_t index) noexcept;
-  /// What the slot has in flight is sent again before anything else.
+  /// Sends the slot's packet in flight again before anything else.
   void resend_at_once(std::uint32_t index) noexcept;
   void check_deadlines() noexcept;
-  /// fail(), whose first completion is then that of the pending collective at which it came; kNoCollective: of none.
+  /// Fails; the pending collective at which the failure came completes first. kNoCollective: there is no such
+  /// collective.
   void fail_at(std::uint32_t collective, Status status) noexcept;
-  /// So that workers which lose packets together do not ask again together.
+  /// Draws a seed from the worker's number, so that workers which lose packets together do not ask again together.
   void seed_probes() noexcept {
     probe_random_ = (config_.key ^ config_.slot_first << 8 ^ config_.worker) * 2654435761U;
   }
@@ -250,20 +251,20 @@ class Worker {
   /// Decides what the slot's next packet says: its kind, exponent and scale.
   void contribute(Slot& slot) noexcept;
   void choose_scale(Slot& slot) noexcept;
-  /// Must the chunk at hand be summed exactly, as far as this worker knows? Its scale has been chosen.
+  /// True if this worker finds that the chunk at hand, whose scale has been chosen, must be summed exactly.
   [[nodiscard]] bool wants_exact(const Slot& slot) noexcept;
-  /// The round of the packet that the slot has in flight, or sends next.
+  /// The round of the slot's packet in flight, or of the next one.
   [[nodiscard]] static std::uint32_t round_in_flight(const Slot& slot) noexcept {
     return slot.round - (has_result(slot.role) ? 1 : 0);
   }
-  /// What that packet is about, and the exponent that it says.
+  /// The subject of that packet, and its exponent.
   struct Subject {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
     std::uint8_t exponent = 0;
   };
   [[nodiscard]] Subject subject_of(std::uint32_t index) const noexcept;
-  /// Writes the packet that the slot has in flight, as one of this kind.
+  /// Writes the slot's packet in flight, as one of this kind.
   void write(const Slot& slot, wire::Kind kind, std::uint8_t flags, wire::Packet& packet) noexcept;
   void write_words(std::uint32_t index, std::byte* payload) const noexcept;
 
@@ -271,20 +272,20 @@ class Worker {
   enum class Match : std::uint8_t { kMine, kMissing, kDuplicate, kForeign, kDiverged, kWrong };
   [[nodiscard]] Match match(std::uint32_t index, const wire::Header& header,
                             std::span<const std::byte> payload) const noexcept;
-  /// Was the slot's only retransmission unnecessary? Then its RESULT answers the first copy, and is a valid sample.
-  /// With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
+  /// True if the slot's only retransmission was unnecessary. Then its RESULT answers the first copy, and is a valid
+  /// sample. With Karn's rule alone, a round trip that has grown beyond the timeout would never be measured.
   [[nodiscard]] bool spurious(const Slot& slot) const noexcept;
   void measure(const Slot& slot, bool marked) noexcept;
   void accept(std::uint32_t index, const wire::Header& header, std::span<const std::byte> payload, bool marked,
               bool stays) noexcept;
   void store(const Slot& slot, std::span<const std::byte> payload) noexcept;
-  /// May a RESULT for this slot say this exponent, or code?
+  /// True if a RESULT for this slot may have this exponent, or code.
   [[nodiscard]] bool may_say(std::uint32_t index, std::uint8_t exponent) const noexcept;
   void begin_exact(std::uint32_t index) noexcept;
   void start_plane(std::uint32_t index, std::uint8_t code) noexcept;
-  /// Of a collective that is summed exactly, the chunk that the slot has come to.
+  /// Begins the chunk that the slot has come to, in a collective that is summed exactly.
   void begin_next_exact(std::uint32_t index) noexcept;
-  /// The RESULT of a round of an exact sum. True if that was the last one: the sum is stored.
+  /// Takes the RESULT of a round of an exact sum. Returns true if the sum is complete and stored.
   [[nodiscard]] bool continue_exact(std::uint32_t index, std::uint8_t code,
                                     std::span<const std::byte> payload) noexcept;
   void end_chunk(std::uint32_t index) noexcept;
@@ -292,7 +293,7 @@ class Worker {
   // Chunks and slots
   /// The vote travels in the exponent field of the last chunk's packets, which has no next chunk's exponent to carry.
   [[nodiscard]] static bool carries_vote(const Pending& pending, const Slot& slot) noexcept;
-  /// Has the slot a further chunk of the collective?
+  /// True if the slot has a further chunk of the collective.
   [[nodiscard]] static bool has_next(const Pending& pending, const Slot& slot) noexcept {
     return pending.chunks - slot.chunk > pending.stride;
   }
@@ -300,7 +301,7 @@ class Worker {
   void make_idle(std::uint32_t index) noexcept;
   void start(std::uint32_t index, std::uint32_t collective) noexcept;
   void start_next_collective(std::uint32_t index) noexcept;
-  /// How many slots a collective of so many chunks uses; the same at all workers.
+  /// The number of slots that a collective of so many chunks uses; the same at all workers.
   [[nodiscard]] std::uint32_t slots_for(std::uint32_t chunks, std::uint32_t spread_max) const noexcept;
   [[nodiscard]] bool uses(const Pending& pending, std::uint32_t index) const noexcept;
   void publish_estimates() noexcept;
@@ -321,14 +322,14 @@ class Worker {
   std::optional<Status> failure_;
   bool halted_ = false;
   std::uint64_t submissions_ = 0;
-  std::uint32_t slot_start_ = 0;            // of the next collective
-  std::uint64_t send_number_ = 0;           // of the last first transmission
-  std::uint64_t send_number_complete_ = 0;  // the largest whose RESULT has come
-  std::uint64_t send_number_lost_ = 0;      // the last before a question whose answer showed a loss
+  std::uint32_t slot_start_ = 0;            // first slot of the next collective
+  std::uint64_t send_number_ = 0;           // number of the last first transmission
+  std::uint64_t send_number_complete_ = 0;  // the largest send number whose RESULT has come
+  std::uint64_t send_number_lost_ = 0;      // the last send number before a question whose answer showed a loss
   TimeNs now_ = 0;                          // the latest time seen; never goes back
   TimeNs result_at_ = 0;                    // the last new RESULT, or the first packet sent since nothing was in flight
   TimeNs resumed_at_ = 0;                   // the last new RESULT that ended a silence of more than an RTO
-  std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe goes
+  std::uint32_t probe_random_ = 0;          // how much earlier than its timeout the next probe is sent
   TimeNs deadline_ = kNever;                // not later than the first deadline of a pending collective
 };
 
