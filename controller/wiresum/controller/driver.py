@@ -11,6 +11,8 @@ from wiresum.controller.resources import JOBS, NOTHING, SLOTS, Amounts, JobShape
 from wiresum.join.constants import JOB_NUMBERS, THREADS_MAX, Reason
 
 KINDS = ("software", "bmv2", "tofino")
+KINDS_THAT_VERIFY = ("software", "bmv2")
+"""Kinds of switches that drop a packet whose UDP checksum is wrong (docs/tofino.md, Checksums)."""
 """Kinds of switch, by what runs the data plane."""
 
 REASONS = tuple(reason.name.lower() for reason in Reason if reason != Reason.OTHER)

@@ -116,7 +116,7 @@ class Waiting(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret", "roles", "sharing")
+    __slots__ = ("job", "key", "worker", "workers", "lanes", "threads", "slots", "switch_endpoint", "token", "heartbeat_interval_ms", "heartbeat_lost_ms", "reattach_ms", "switch_name", "results_group", "rank", "members_secret", "roles", "sharing", "check_word")
     JOB_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class JoinReply(_message.Message):
     MEMBERS_SECRET_FIELD_NUMBER: _ClassVar[int]
     ROLES_FIELD_NUMBER: _ClassVar[int]
     SHARING_FIELD_NUMBER: _ClassVar[int]
+    CHECK_WORD_FIELD_NUMBER: _ClassVar[int]
     job: int
     key: int
     worker: int
@@ -153,7 +154,8 @@ class JoinReply(_message.Message):
     members_secret: bytes
     roles: bytes
     sharing: Sharing
-    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ..., sharing: _Optional[_Union[Sharing, _Mapping]] = ...) -> None: ...
+    check_word: bool
+    def __init__(self, job: _Optional[int] = ..., key: _Optional[int] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., lanes: _Optional[int] = ..., threads: _Optional[int] = ..., slots: _Optional[int] = ..., switch_endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., token: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_lost_ms: _Optional[int] = ..., reattach_ms: _Optional[int] = ..., switch_name: _Optional[str] = ..., results_group: _Optional[_Union[Endpoint, _Mapping]] = ..., rank: _Optional[int] = ..., members_secret: _Optional[bytes] = ..., roles: _Optional[bytes] = ..., sharing: _Optional[_Union[Sharing, _Mapping]] = ..., check_word: _Optional[bool] = ...) -> None: ...
 
 class Sharing(_message.Message):
     __slots__ = ("ranks", "number", "secret")

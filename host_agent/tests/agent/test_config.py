@@ -21,7 +21,7 @@ VARIABLES = {
     "WIRESUM_LANES": ("360", "lanes", 360),
     "WIRESUM_BITS": ("16", "bits", 16),
     "WIRESUM_PRECISION": ("Exact", "precision", "exact"),
-    "WIRESUM_CHECK_WORD": ("1", "check_word", True),
+    "WIRESUM_CHECK_WORD": ("1", "check_word", "1"),
     "WIRESUM_TRANSPORT": ("XDP", "transport", "xdp"),
     "WIRESUM_SHARE": ("0", "share", False),
     "WIRESUM_TLS": ("/etc/wiresum/tls", "tls", "/etc/wiresum/tls"),
@@ -217,7 +217,7 @@ def test_what_the_workers_of_a_job_must_agree_on() -> None:
     assert AgentConfig(switch="a+b", bits=16, sparse=False).agreed == {
         "WIRESUM_PRECISION": "auto",
         "WIRESUM_BITS": "16",
-        "WIRESUM_CHECK_WORD": "0",
+        "WIRESUM_CHECK_WORD": "auto",
         "sparse": "0",
         "the number of aggregators in WIRESUM_SWITCH": "2",
     }

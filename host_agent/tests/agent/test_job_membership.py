@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from errno import ECONNREFUSED
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +85,21 @@ def attend(membership: JobMembership) -> Session:
     session = Session()
     membership.attend(dict, lambda error, tell_others: None, session.halt, session.move)
     return session
+
+
+@pytest.mark.parametrize(
+    ("setting", "granted", "expected"),
+    [("auto", (False, True), 1), ("auto", (False, False), 0), ("0", (True, True), 0), ("1", (False, False), 1)],
+)
+def test_check_words_are_as_set_or_else_at_all_aggregators_if_one_asks_for_them(
+    membership: JobMembership, setting: str, granted: tuple[bool, ...], expected: int
+) -> None:  # R5.28
+    membership._config = replace(membership._config, check_word=setting)
+    assert membership._aggregators is not None
+    aggregators = list(membership._aggregators)
+    for aggregator, check_word in zip(aggregators, granted, strict=True):
+        aggregator.membership.grant.check_word = check_word
+    assert {membership._place(each, each.membership.grant)["check_word"] for each in aggregators} == {expected}
 
 
 def test_a_session_halts_and_moves(membership: JobMembership) -> None:

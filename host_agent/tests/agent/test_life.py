@@ -127,11 +127,12 @@ def move(number: int, key: int = 5, roles: bytes = bytes(SLOTS), **changed: Any)
     return messages.Move(move_number=number, grant=lease(key, **changed), roles=roles)
 
 
-def test_a_move_from_its_halt_to_its_end() -> None:  # R7.20
-    scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1))
+def test_a_move_from_its_halt_to_its_end() -> None:  # R5.28, R7.20
+    scene = at(Phase.ATTENDING).let(Event.HALT, halt(1)).let(Event.MOVE, move(1, check_word=True))
     assert scene.names == ["GONE_ON", "CLOSE_FALLBACK", "BEAT"]
     assert scene.what(Do.GONE_ON) == ("a switch is drained",)
     assert scene.life.halted is None and scene.keys == [5] and scene.life.grant.members_secret == b"of lease 1"
+    assert not scene.life.grant.check_word, "the job goes on as it began"
     assert scene.what(Do.BEAT)[0] == messages.Member(job=5, worker=1, token="t")
 
 

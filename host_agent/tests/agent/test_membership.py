@@ -142,6 +142,16 @@ def test_a_switch_bound_to_all_addresses_is_used_at_the_address_that_was_reached
     server.stop()
 
 
+def test_the_service_of_a_tofino_asks_for_check_words(driver: RecordingDriver) -> None:  # R5.28
+    driver.kind = "tofino"
+    server = JoinServer(driver)
+    server.start("127.0.0.1", 0)
+    membership = join(config_of(server.port))
+    assert membership.grant.check_word
+    membership.leave()
+    server.stop()
+
+
 def expect_refusal(
     code: str, advice: str, config: AgentConfig, rank: int = 0, world_size: int = 1, world: World = WORLD
 ) -> None:

@@ -91,8 +91,8 @@ def whole(values: array.array[int]) -> Region:
     [
         {},
         {"threads": 4, "lanes": 64, "slots": 16, "transport": "udp:plain"},
-        {"check_word": True},
-        {"check_word": True, "share": False},
+        {"check_word": "1"},
+        {"check_word": "1", "share": False},
     ],
 )
 def test_members_of_a_job_sum_exactly_and_count_what_they_sent(

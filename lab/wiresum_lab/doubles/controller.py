@@ -192,7 +192,7 @@ class JobsHarness:
     def life(self, worker: Worker) -> Life:
         """The state machine of a worker's process, created on first use."""
         if worker.token not in self.lives:
-            grant = reply_to(worker, self.jobs.cluster.switches[worker.switch_name], self.jobs.limits)
+            grant = reply_to(worker, self.jobs.cluster, self.jobs.limits)
             ahead = self.ahead.get(worker.rank, set())
             rounds = [7 + (slot in ahead) for slot in range(grant.slots)]
             request = join_request(job_name=worker.job.name, rank=worker.rank, world_size=grant.workers, can_move=True)

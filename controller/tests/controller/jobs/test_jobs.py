@@ -207,6 +207,18 @@ def test_wrong_sums_are_counted_at_the_switch_of_the_worker_that_had_them() -> N
     assert wrong_sums(harness)[0] == {"left": 1, "right": 7}
 
 
+@pytest.mark.parametrize(("kinds", "expected"), [(("software", "bmv2"), False), (("software", "tofino"), True)])
+def test_jobs_have_check_words_where_one_of_the_switches_does_not_verify_checksums(
+    kinds: tuple[str, ...], expected: bool
+) -> None:  # R5.28
+    switches = [switch(kind) for kind in kinds]
+    for each in switches:
+        each.kind = each.name
+    harness = JobsHarness(switches=switches)
+    harness.ask_all(2)
+    assert [grant.reply.check_word for grant in harness.outputs(Grant)] == [expected, expected]
+
+
 def test_a_service_does_not_count_the_wrong_sums_that_the_one_before_it_has_counted() -> None:
     harness = JobsHarness()
     (worker,) = harness.running(1)

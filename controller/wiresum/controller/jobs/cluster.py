@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from wiresum.controller.driver import DriverError, Endpoint, OutdatedError, SwitchSizes, Versions
+from wiresum.controller.driver import KINDS_THAT_VERIFY, DriverError, Endpoint, OutdatedError, SwitchSizes, Versions
 from wiresum.controller.jobs.job import Lease, LeaseState, Wants, Worker
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.jobs.room import KEPT_PART, Room, Tally
@@ -221,6 +221,11 @@ class Cluster:
     def is_usable(self) -> bool:
         """True if any switch takes new jobs."""
         return any(switch.is_usable() for switch in self.switches.values())
+
+    @property
+    def needs_check_words(self) -> bool:
+        """True if a switch here does not verify checksums. A job may move to any of them, and keeps what it has."""
+        return any(switch.kind not in KINDS_THAT_VERIFY for switch in self.switches.values())
 
     def at(self, address: str) -> list[str]:
         """The switches that reach a worker at this address: in each tree at most one."""

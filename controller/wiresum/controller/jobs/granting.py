@@ -95,9 +95,9 @@ def _for_job(switch: Endpoint, lease: Lease) -> Endpoint:
     return Endpoint(switch.address, switch.port + lease.port_offset)
 
 
-def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
-    """The reply to a worker of a job that is installed in its switches; `switch` is the worker's own."""
-    job, lease = worker.job, worker.job.lease
+def reply_to(worker: Worker, cluster: Cluster, limits: Limits) -> join.JoinReply:
+    """The reply to a worker of a job that is installed in its switches."""
+    job, lease, switch = worker.job, worker.job.lease, cluster.switches[worker.switch_name]
     endpoint, group = _for_job(switch.endpoint, lease), switch.results_group(lease.number)
     sharing, ranks = None, lease.sharing_of(worker)
     if ranks:
@@ -123,6 +123,7 @@ def reply_to(worker: Worker, switch: Switch, limits: Limits) -> join.JoinReply:
         members_secret=_secret(job.members.workers[0], b"members"),  # R7.1
         roles=worker.roles,
         sharing=sharing,
+        check_word=cluster.needs_check_words,  # R5.28
     )
 
 

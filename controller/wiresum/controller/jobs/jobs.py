@@ -583,8 +583,7 @@ class Jobs:
             self._telling.admit(lease)
 
     def _grant(self, worker: Worker) -> None:
-        switch = self.cluster.switches[worker.switch_name]
-        self._outputs.append(outputs.Grant(worker, reply_to(worker, switch, self.limits)))
+        self._outputs.append(outputs.Grant(worker, reply_to(worker, self.cluster, self.limits)))
 
     # Watching.
 

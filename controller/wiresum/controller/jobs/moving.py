@@ -336,7 +336,7 @@ class Moving:
         if worker.rank not in going_on.roles or going_on.told_on.get(worker.rank) == worker.stream:
             return
         going_on.told_on[worker.rank] = worker.stream
-        grant = reply_to(worker, self._cluster.switches[worker.switch_name], self._limits)
+        grant = reply_to(worker, self._cluster, self._limits)
         move = join.Move(move_number=job.move_number, grant=grant, roles=going_on.roles[worker.rank])
         self._emit(GoOn(worker, join.JobEvent(move=move)))
 

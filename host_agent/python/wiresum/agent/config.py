@@ -248,10 +248,13 @@ class AgentConfig:
         problem=lambda bits: "" if bits in (32, 16, 8) else "it must be 32, 16 or 8",
         agreed=True,
     )
-    check_word: bool = _setting(
-        False,
+    check_word: str = _setting(
+        AUTO,
         "1: the last word of each packet shows whether its sum has changed on the way or in the switch. A wrong one is "
-        "asked for again, and ends the job if it comes again: [numerics.md](numerics.md#sums-that-are-checked)",
+        "asked for again, and ends the job if it comes again. 0: none does. `auto`: where a switch does not verify "
+        "checksums: [numerics.md](numerics.md#sums-that-are-checked)",
+        parse=str.lower,
+        problem=_one_of(AUTO, "1", "0"),
         agreed=True,
     )
     address: str = _setting(

@@ -15,7 +15,7 @@ from dataclasses import fields
 from wiresum.agent import causes
 from wiresum.agent.aggregators import Aggregator, Aggregators, Bind
 from wiresum.agent.causes import TOO_LARGE, Causes
-from wiresum.agent.config import AgentConfig
+from wiresum.agent.config import AUTO, AgentConfig
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
@@ -173,7 +173,7 @@ class JobMembership:
         sharing = grant.sharing
         is_switch_used = len(sharing.ranks) < grant.workers
         return {name: getattr(grant, name) for name in _OF_THE_DATA_PATH} | {
-            "check_word": int(self._config.check_word),
+            "check_word": int(self._has_check_words),
             "switch": aggregator.switch,
             "own_address": aggregator.address,
             "switch_address": grant.switch_endpoint.address,
@@ -184,6 +184,13 @@ class JobMembership:
             "host_ranks": ",".join(map(str, sharing.ranks)),
             "host_secret": sharing.secret.hex(),
         }
+
+    @property
+    def _has_check_words(self) -> bool:
+        if self._config.check_word != AUTO:
+            return self._config.check_word == "1"
+        assert self._aggregators is not None, "it has joined"
+        return any(one.membership.grant.check_word for one in self._aggregators)
 
     def explain(self, what: str, told: Fields) -> WiresumError:
         """Explains why the data path has failed. Raises a ValueError or a KeyError if `told` makes no sense."""

@@ -291,6 +291,7 @@ class Life:
             grant = self.worker.with_address(reply)
             self.member = member_of(grant)
             grant.members_secret = before.members_secret  # the job has used this one
+            grant.check_word = before.check_word  # R5.28
             for name in _KEPT:
                 if getattr(grant, name) != getattr(before, name):
                     raise ValueError(f"{name} would be {getattr(grant, name)}, and must be {getattr(before, name)}")

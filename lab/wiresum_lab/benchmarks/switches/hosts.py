@@ -57,7 +57,7 @@ def started(star: Star, per_host: int, logs: Path) -> Ranks:
         shared = "local" if len(star.workers) == 1 else switch
         choices = [
             cases.choice(SHARED, switch=shared),
-            cases.choice(CHECKED, switch=shared, check_word=True),
+            cases.choice(CHECKED, switch=shared, check_word="1"),
             cases.choice(NARROW, switch=shared, bits=8),
             cases.choice(APART, switch=switch, share=False),
         ]

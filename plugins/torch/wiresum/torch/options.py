@@ -25,7 +25,7 @@ class Options:
     job: str | None = None
     precision: str | None = None
     bits: int | None = None
-    check_word: bool | None = None
+    check_word: str | None = None
     address: str | None = None
     ports: str | None = None
     share: bool | None = None
