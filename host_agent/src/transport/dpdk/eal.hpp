@@ -32,7 +32,7 @@ class Devices {
 
   struct Port {
     std::uint16_t id = 0;
-    std::string device;  // as it was given, with its arguments
+    std::string device;  // the device and its arguments, as given
   };
   [[nodiscard]] const std::vector<Port>& ports() const noexcept { return ports_; }
 
@@ -44,9 +44,9 @@ class Devices {
   std::vector<Port> ports_;
 };
 
-/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits; directly, once that thread is kept out for
-/// good. net_memif opens and closes connections on that thread without a lock against starting, stopping or removing a
-/// port: if both happen at once, EAL panics.
+/// Calls `what`, which throws nothing, on EAL's interrupt thread, and waits; directly, once the interrupt thread is
+/// kept out for good. net_memif opens and closes connections on that thread without a lock against starting, stopping
+/// or removing a port: if both happen at once, EAL panics.
 void on_interrupt_thread(const std::function<void()>& what) noexcept;
 
 /// Keeps EAL's interrupt thread out while net_memif's rings are used. When a peer disconnects, the driver unmaps the
@@ -55,14 +55,14 @@ void on_interrupt_thread(const std::function<void()>& what) noexcept;
 /// messages wait that long.
 class MemifGate {
  public:
-  /// Goes inside, if the interrupt thread is not at work; if it is, does not wait.
+  /// Goes inside, without a wait. Returns false if the interrupt thread is at work.
   [[nodiscard]] static bool enter() noexcept;
   static void leave() noexcept;
 
-  /// From now on. Called with each net_memif of the process. Throws std::runtime_error.
+  /// Starts the gate; called with each net_memif of the process. Throws std::runtime_error.
   static void start();
-  /// Keeps the interrupt thread out for good: when EAL ends, it frees memory that this thread reads. False if the
-  /// thread does not stop within kStopNsMax.
+  /// Keeps the interrupt thread out for good: when EAL ends, it frees memory that this thread reads. Returns false if
+  /// the thread does not stop within kStopNsMax.
   [[nodiscard]] static bool stop() noexcept;
   [[nodiscard]] static bool has_stopped() noexcept;
 
@@ -73,9 +73,9 @@ class MemifGate {
   static void let_others_in(void*) noexcept;
 };
 
-/// Whether a device's control calls must be made by on_interrupt_thread().
+/// True if on_interrupt_thread() must make a device's control calls.
 [[nodiscard]] bool is_memif(std::string_view device);
-/// A client connects, once, to a server that has to be there.
+/// True for a client, which connects once to a server that must be there.
 [[nodiscard]] bool is_memif_client(std::string_view device);
 
 /// Registers the calling thread with DPDK: it gets caches of buffers, without which taking one from a pool is an atomic

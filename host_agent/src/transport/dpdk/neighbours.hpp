@@ -30,7 +30,7 @@ namespace wiresum::transport::dpdk {
 
 using TimeNs = std::int64_t;
 
-/// Where to send.
+/// The Ethernet address and port of a neighbour.
 struct NextHop {
   ethernet::MacAddress mac;
   std::uint8_t port = 0;  // index among the transport's ports
@@ -47,30 +47,30 @@ class Neighbours {
     NextHop to;
   };
 
-  /// Where packets to `address` go; null if that is not known. Takes an entry for it, if there is place.
+  /// The next hop of packets to `address`; null if unknown. Takes an entry for the address, if there is room.
   [[nodiscard]] const NextHop* find(std::uint32_t address, TimeNs now) noexcept;
 
-  /// Has it been asked for several times, without an answer?
+  /// True if the address was asked for several times, without an answer.
   [[nodiscard]] bool silent(std::uint32_t address) noexcept;
 
-  /// A valid datagram came from `address`.
+  /// Notes a valid datagram from `address`.
   void heard(std::uint32_t address, const NextHop& from, TimeNs now) noexcept;
 
-  /// Somebody claims, in whatever ARP packet, to have `address`; `answer`: in a reply to us.
+  /// Notes an ARP packet whose sender claims to have `address`; `answer`: the packet is a reply to us.
   void claimed(std::uint32_t address, const NextHop& by, bool answer, TimeNs now) noexcept;
 
-  /// Is there something to ask? Call until it says no.
+  /// Returns true, and a question, if there is something to ask. Call until it returns false.
   [[nodiscard]] bool poll_question(TimeNs now, Question& question) noexcept;
 
   static constexpr TimeNs kConfirmedNs = 60'000'000'000;
   static constexpr TimeNs kAnswerNs = 1'000'000'000;
   static constexpr TimeNs kAskNsMin = 10'000'000;  // between questions for one address, doubled each time
   static constexpr TimeNs kAskNsMax = 1'000'000'000;
-  static constexpr TimeNs kDoubtNs = 50'000'000;      // between questions to the one that is known
-  static constexpr int kDoubtsMax = 3;                // unanswered, before it is taken to be gone
-  static constexpr int kSilent = 4;                   // unanswered, before it is reported
+  static constexpr TimeNs kDoubtNs = 50'000'000;      // between questions to a known neighbour
+  static constexpr int kDoubtsMax = 3;                // unanswered questions before the neighbour is taken to be gone
+  static constexpr int kSilent = 4;                   // unanswered questions before it is reported
   static constexpr TimeNs kQuestionNs = 100'000;      // between any two questions
-  static constexpr TimeNs kForgetNs = 5'000'000'000;  // who does not answer, and nobody wants to send to
+  static constexpr TimeNs kForgetNs = 5'000'000'000;  // lifetime of an unused neighbour that does not answer
   static constexpr std::size_t kSets = 64;
   static constexpr std::size_t kWays = 4;
 
@@ -82,9 +82,9 @@ class Neighbours {
     std::uint32_t address = 0;
     NextHop hop;
     TimeNs confirmed_ns = 0;
-    TimeNs used_ns = 0;   // when somebody wanted to send there
-    TimeNs asked_ns = 0;  // when the last question was put
-    TimeNs next_ns = 0;   // when the next one may be
+    TimeNs used_ns = 0;   // time of the last wish to send there
+    TimeNs asked_ns = 0;  // time of the last question
+    TimeNs next_ns = 0;   // earliest time of the next question
     int unanswered = 0;
   };
 
@@ -96,7 +96,7 @@ class Neighbours {
 
   std::array<Neighbour, kSets * kWays> entries_{};
   std::size_t open_ = 0;        // entries that are asked or doubted
-  std::size_t next_entry_ = 0;  // to look at for a question
+  std::size_t next_entry_ = 0;  // the next entry to look at for a question
   TimeNs next_question_ns_ = 0;
 };
 

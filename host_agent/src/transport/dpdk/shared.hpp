@@ -1,4 +1,4 @@
-// What all threads of one configuration use: EAL's devices, the ports, pools for each thread, and what ARP has told.
+// The parts that all threads of one configuration use: EAL's devices, the ports, pools for each thread, and ARP's news.
 #pragma once
 
 #include <rte_mempool.h>
@@ -24,14 +24,14 @@ struct FreePool {
 };
 using Pool = std::unique_ptr<rte_mempool, FreePool>;
 
-/// What an ARP packet says of its sender's address: the arguments of Neighbours::claimed().
+/// The claim of an ARP packet's sender: the arguments of Neighbours::claimed().
 struct Claim {
   std::uint32_t address = 0;
   NextHop by;
   bool answer = false;
 };
 
-/// Claims that other threads have received. One that does not fit is dropped, and asked for again.
+/// Claims that other threads have received. A claim without room is dropped, and its address asked for again.
 class Claims {
  public:
   void put(const Claim& claim) noexcept {
@@ -39,7 +39,7 @@ class Claims {
     if (count_ != kClaimsMax) claims_[count_++] = claim;
     any_.store(true, std::memory_order_relaxed);
   }
-  /// Calls `visit` with each, once.
+  /// Calls `visit` with each claim, once.
   template <class Visit>
   void take(Visit visit) noexcept {
     if (!any_.load(std::memory_order_relaxed)) return;
@@ -58,9 +58,9 @@ class Claims {
   std::atomic<bool> any_{false};
 };
 
-/// What the threads of one configuration share.
+/// The state that the threads of one configuration share.
 struct Shared {
-  /// Throws std::invalid_argument on a configuration that makes no sense, std::runtime_error if DPDK refuses it.
+  /// Throws std::invalid_argument for a senseless configuration, std::runtime_error if DPDK refuses it.
   explicit Shared(const DeviceConfig& config);
 
   struct Pools {
@@ -70,7 +70,7 @@ struct Shared {
   };
 
   DeviceConfig config;
-  // Ended last, after the devices that may still hold their buffers.
+  // The pools end last, after the devices that may still hold their buffers.
   std::vector<Pools> pools;  // by thread
   std::unique_ptr<Devices> devices;
   std::vector<std::unique_ptr<Port>> ports;

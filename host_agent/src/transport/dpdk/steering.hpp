@@ -15,7 +15,7 @@
 
 namespace wiresum::transport::dpdk {
 
-/// How many queues a port has each way, of a device that has at most so many. One or as many as threads.
+/// The numbers of a port's queues each way, on a device with at most so many: one, or as many as threads.
 struct QueueCounts {
   std::uint16_t receive = 1;
   std::uint16_t send = 1;
@@ -23,13 +23,13 @@ struct QueueCounts {
 [[nodiscard]] QueueCounts queues_for(unsigned threads, std::size_t receive_max, std::size_t send_max,
                                      bool peer_has_as_many) noexcept;
 
-/// Does this thread take what comes in by queue `queue` of the port with index `port`? Exactly one does. Ports with one
-/// queue go to the threads in turn.
+/// True if this thread takes the packets of queue `queue` of the port with index `port`, as exactly one does. Ports
+/// with one queue go to the threads in turn.
 [[nodiscard]] bool takes(unsigned thread, unsigned threads, std::size_t port, std::uint16_t queue,
                          std::uint16_t queues) noexcept;
 
 /// A rule that brings UDP datagrams over IPv4 to an address and port to a queue. Pattern and actions refer to the
-/// object itself, which therefore stays where it is.
+/// object itself, which must therefore stay in place.
 class FlowRule {
  public:
   FlowRule(std::uint32_t address, std::uint16_t port, std::uint16_t queue) noexcept;

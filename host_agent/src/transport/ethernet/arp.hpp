@@ -18,20 +18,20 @@ struct ArpPacket {
   ArpOperation operation = ArpOperation::kRequest;
   MacAddress sender_mac;
   std::uint32_t sender_address = 0;  // in host byte order, as all addresses here
-  MacAddress target_mac;             // zero in a request: it is what is asked for
+  MacAddress target_mac;             // zero in a request, which asks for it
   std::uint32_t target_address = 0;
 
   friend bool operator==(const ArpPacket&, const ArpPacket&) = default;
 };
 
-/// Reads a received frame, whatever its bytes. False if it is no ARP request or reply for IPv4 over Ethernet, or if its
-/// sender has a group's address; then `out` is left as it was.
+/// Reads a received frame, whatever its bytes. Returns false, and leaves `out` as it was, if the frame is no ARP
+/// request or reply for IPv4 over Ethernet, or if its sender has a group's address.
 [[nodiscard]] bool parse_arp(std::span<const std::byte> frame, ArpPacket& out) noexcept;
 
 /// Writes a frame: a request to everybody, a reply to its target. Padded to the least length of a frame.
 void write_arp(const ArpPacket& packet, std::span<std::byte, kFrameBytesMin> out) noexcept;
 
-/// What to answer to a request, from the one who has the address that it asks for.
+/// The reply to a request, from the owner of the requested address.
 [[nodiscard]] ArpPacket reply_to(const ArpPacket& request, const MacAddress& own) noexcept;
 
 }  // namespace wiresum::transport::ethernet

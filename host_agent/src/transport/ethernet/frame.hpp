@@ -26,7 +26,7 @@ inline constexpr std::size_t kEthernetBytes = 14;
 using wire::kIpv4Bytes;  // a header with options is refused
 using wire::kUdpBytes;
 inline constexpr std::size_t kHeadersBytes = kEthernetBytes + kIpv4Bytes + kUdpBytes;
-/// What IPv4's length field has room for beside the headers.
+/// The largest payload that IPv4's length field allows beside the headers.
 inline constexpr std::size_t kPayloadBytesMax = wire::kUdpPayloadBytesMax;
 /// A shorter frame is padded on the wire (without Ethernet's own check of 4 bytes).
 inline constexpr std::size_t kFrameBytesMin = 60;
@@ -38,7 +38,7 @@ struct MacAddress {
 };
 inline constexpr MacAddress kBroadcast{{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}};
 
-// Where a frame's Ethernet header has its fields, in bytes from its start.
+// Offsets of the Ethernet header's fields, in bytes from the frame's start.
 inline constexpr std::size_t kDestinationMacAt = 0;
 inline constexpr std::size_t kSourceMacAt = 6;
 inline constexpr std::size_t kEtherTypeAt = 12;
@@ -47,58 +47,58 @@ inline constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
 [[nodiscard]] MacAddress load_mac(const std::byte* frame, std::size_t at) noexcept;
 void store_mac(std::byte* frame, std::size_t at, const MacAddress& mac) noexcept;
 
-/// Between whom frames go.
+/// The two ends of frames.
 struct Path {
   MacAddress source_mac;
-  MacAddress destination_mac;  // the next hop's
+  MacAddress destination_mac;  // the next hop's address
   wire::Endpoint source;
   wire::Endpoint destination;
   bool marked = false;  // the frames are marked already (ECN); otherwise they may be on their way
 };
 
 enum class UdpChecksum : std::uint8_t {
-  kWhole,   // computed here
-  kPseudo,  // of the pseudo-header alone: the device adds the rest, as NICs want it
-  kNone,    // 0: there is none
+  kWhole,   // computed here, over the whole datagram
+  kPseudo,  // of the pseudo-header alone: the device adds the rest, as NICs expect
+  kNone,    // 0: no checksum
 };
 
-/// The headers of one path. What its frames have in common is computed once, so a frame costs a copy and two folds.
+/// The headers of one path. Their common parts are computed once, so a frame costs a copy and two folds.
 class Headers {
  public:
-  Headers() = default;  // of no path: not to be written
+  Headers() = default;  // without a path: not to be written
   explicit Headers(const Path& path) noexcept;
 
-  /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`: so a
-  /// payload that goes to several endpoints is summed once. `payload` is used for kWhole only.
+  /// Writes the headers of a frame with `payload_bytes` bytes, at most kPayloadBytesMax, whose sum is `payload`, which
+  /// is computed once for several endpoints and used for kWhole only.
   void write(std::span<std::byte, kHeadersBytes> out, std::size_t payload_bytes, UdpChecksum kind,
              PartialSum payload) const noexcept;
 
  private:
   std::array<std::byte, kHeadersBytes> bytes_{};
-  PartialSum ipv4_;    // of the IPv4 header without its length
-  PartialSum pseudo_;  // of the pseudo-header without its length
+  PartialSum ipv4_;    // sum of the IPv4 header without its length
+  PartialSum pseudo_;  // sum of the pseudo-header without its length
   PartialSum ports_;
 };
 
-/// Why a frame is not a datagram of ours to read. All but kChecksum and kIpv4Checksum may be well-formed frames that
-/// are simply somebody else's.
+/// The reason why a frame is not a datagram for us. All but kChecksum and kIpv4Checksum may be well-formed frames for
+/// others.
 enum class FrameError : std::uint8_t {
   kNone,
-  kTruncated,     // shorter than its headers, or than they say
+  kTruncated,     // shorter than its headers, or than their lengths
   kNotIpv4,       // another EtherType (a VLAN tag is one), or another version in the header
-  kIpv4Options,   // a header of another length than 20 bytes
-  kIpv4Checksum,  // its header's checksum is wrong
-  kFragment,      // part of a datagram
+  kIpv4Options,   // a header length other than 20 bytes
+  kIpv4Checksum,  // the header's checksum is wrong
+  kFragment,      // a part of a datagram
   kNotUdp,        // another protocol
-  kUdpLength,     // UDP's length is not what IPv4's leaves for it
-  kUdpChecksum,   // wrong
+  kUdpLength,     // UDP's length does not match IPv4's
+  kUdpChecksum,   // UDP's checksum is wrong
 };
 
-/// How a UDP checksum is checked. 0, "none", is accepted in each case.
+/// The way to check a UDP checksum. 0, "none", is always accepted.
 enum class ChecksumPolicy : std::uint8_t {
-  kWhole,          // has to be right
-  kWholeOrPseudo,  // or that of the pseudo-header alone: frames of a sender on this machine, who left it to a device
-  kTrusted,        // not looked at: the device has
+  kWhole,          // must be right
+  kWholeOrPseudo,  // may also be the pseudo-header's alone: frames of a sender on this machine, who left it to a device
+  kTrusted,        // not checked: the device has checked it
 };
 
 struct UdpFrame {
@@ -107,7 +107,7 @@ struct UdpFrame {
   wire::Endpoint source;
   wire::Endpoint destination;
   bool marked = false;                 // a queue on its way was long (ECN)
-  std::span<const std::byte> payload;  // within the frame, without its padding
+  std::span<const std::byte> payload;  // a part of the frame, without its padding
 };
 
 /// Reads a received frame, whatever its bytes. On any error `out` is left as it was.

@@ -24,24 +24,24 @@
 namespace wiresum::transport::shm {
 
 inline constexpr std::size_t kLineBytes = 64;
-/// Copies of answers that can be on their way to one rank.
+/// The most copies of answers that can be on their way to one rank.
 inline constexpr std::uint32_t kCopies = 64;
 
 /// The sizes of a channel: both sides compute them from the same lanes.
 struct Shape {
   explicit Shape(std::size_t packet_bytes_max) noexcept;
 
-  /// Up packets and copies are so far apart.
+  /// Bytes between up packets, and between copies.
   std::size_t stride;
-  /// Powers of two. `up` packets fit a near cache with the cells that they are added to; `down` has an entry for every
-  /// answer that can be on its way while a rank stands still for a moment.
+  /// Lengths of the rings, powers of two. `up` packets fit a near cache with the cells that they are added to; `down`
+  /// has an entry for every answer that can be on its way while a rank stands still for a moment.
   std::uint32_t up;
   std::uint32_t down = 4096;
 
   [[nodiscard]] std::size_t channel_bytes() const noexcept;
 };
 
-/// An eventfd of somebody who may sleep. The flag is in shared memory: how it sleeps, kAwake if it does not.
+/// The eventfd of a thread that may sleep, with a flag in shared memory that says how it sleeps, or kAwake.
 class Bell {
  public:
   enum Sleep : std::uint32_t { kAwake, kForPackets, kForRoom };  // kForRoom: to send, or for packets
@@ -49,12 +49,12 @@ class Bell {
   Bell(std::uint32_t* flag, int event) noexcept : flag_(flag), event_(event) {}
 
   // The sleeper
-  /// Between this and awake() others ring. Look once more for what you wait for before you sleep.
+  /// Makes others ring until awake(). The caller looks for events once more before it sleeps.
   void sleep(Sleep how) const noexcept;
   void awake() const noexcept;
 
   // The others
-  /// After something was published for it. `least`: a sleeper of at least this kind wants to know.
+  /// Rings after something was published for the sleeper, if it sleeps for `least` or more.
   void ring(Sleep least) const noexcept;
 
  private:
@@ -62,14 +62,14 @@ class Bell {
   int event_;
 };
 
-/// A datagram in shared memory, as its reader has it.
+/// A datagram in shared memory, in its reader's view.
 struct Lent {
   std::span<const std::byte> bytes;
   bool marked = false;
-  bool is_copy = false;  // or it lies where the leaf keeps it
+  bool is_copy = false;  // otherwise the datagram lies in the leaf's memory
 };
 
-/// Where parts of a channel lie.
+/// The addresses of a channel's parts.
 struct Layout {
   Layout(std::byte* memory, const Shape& shape) noexcept;
 
@@ -79,19 +79,19 @@ struct Layout {
   std::uint32_t* down_written;  // the leaf's line
   std::uint32_t* leaf_sleeps;
   std::uint32_t* up_read;
-  std::uint32_t* up_bytes;  // of each packet
-  std::uint64_t* answers;   // where each lies, and how long it is
+  std::uint32_t* up_bytes;  // size of each packet
+  std::uint64_t* answers;   // address and size of each answer
   std::byte* up_packets;
   std::byte* copies;
 };
 
-/// A reader's or writer's own position in a ring, and how it reads the other's.
+/// A reader's or writer's own position in a ring, with its reading of the other's position.
 class Position {
  public:
   [[nodiscard]] std::uint32_t at() const noexcept { return own_; }
-  /// A reader: how many entries there are, by what the writer says; none if that cannot be.
+  /// The number of entries for a reader, by the writer's position; none if that is impossible.
   [[nodiscard]] std::uint32_t entries(std::uint32_t* written, std::uint32_t length) const noexcept;
-  /// A writer: how many entries are free, by what the reader says; none if that cannot be.
+  /// The number of free entries for a writer, by the reader's position; none if that is impossible.
   [[nodiscard]] std::uint32_t room(std::uint32_t* read, std::uint32_t length) const noexcept;
   void advance(std::uint32_t* shared, std::uint32_t steps) noexcept;
 
@@ -102,13 +102,13 @@ class Position {
 /// The rank's side. Not thread-safe.
 class RankEnd {
  public:
-  /// `memory` has shape.channel_bytes(); `leaf_event` is the leaf thread's.
+  /// `memory` has shape.channel_bytes(); `leaf_event` is the leaf thread's event.
   RankEnd(std::byte* memory, std::span<const std::byte> results, const Shape& shape, int own_event,
           int leaf_event) noexcept;
 
   /// Places for the next packets, at most `wanted`.
   [[nodiscard]] std::size_t offer(std::span<wire::Packet> out) const noexcept;
-  /// Sends the first `count` of those that were offered.
+  /// Sends the first `count` packets that were offered.
   void send(std::span<const wire::Packet> packets) noexcept;
 
   /// The next answers: valid until the next call.
@@ -117,7 +117,7 @@ class RankEnd {
   [[nodiscard]] bool has_room() const noexcept;
 
   [[nodiscard]] const Bell& bell() const noexcept { return own_bell_; }
-  /// Answers that pointed to where nothing can be.
+  /// Number of answers with an impossible address.
   [[nodiscard]] std::uint64_t impossible() const noexcept { return impossible_; }
 
  private:
@@ -141,12 +141,12 @@ class LeafEnd {
   [[nodiscard]] std::size_t receive(std::span<Lent> out) noexcept;
   [[nodiscard]] bool has_packet() const noexcept;
 
-  /// An answer that lies in the results. False, and it is lost, if the rank is too far behind.
+  /// Posts an answer that lies in the results. Returns false, and drops the answer, if the rank is too far behind.
   [[nodiscard]] bool post(std::size_t offset, std::size_t bytes, bool marked) noexcept;
-  /// Where to write an answer for this rank alone; post_copy() sends it. Null if the rank is too far behind.
+  /// The place for an answer to this rank alone; post_copy() sends it. Null if the rank is too far behind.
   [[nodiscard]] std::byte* copy() noexcept;
   void post_copy(std::size_t bytes, bool marked) noexcept;
-  /// Publishes what was posted, and wakes the rank if it waits for it.
+  /// Publishes posted answers, and wakes the rank if it waits for them.
   void flush() noexcept;
 
   [[nodiscard]] const Bell& bell() const noexcept { return own_bell_; }
@@ -161,8 +161,8 @@ class LeafEnd {
   Position up_;
   Position down_;
   std::uint32_t lent_ = 0;
-  std::uint32_t posted_ = 0;                      // and not published yet
-  std::uint32_t copies_ = 0;                      // posted, since the beginning
+  std::uint32_t posted_ = 0;                      // answers posted and not published yet
+  std::uint32_t copies_ = 0;                      // copies posted since the beginning
   std::array<std::uint32_t, kCopies> copy_at_{};  // the position of the answer that each copy was last for
 };
 

@@ -16,8 +16,8 @@ class Memory {
   Memory() = default;
   /// New memory, all zeros. With `others_read_only`, nobody but this object can write to it. Throws std::system_error.
   Memory(std::size_t bytes, bool others_read_only);
-  /// What another process has made, from its descriptor: at least `bytes` bytes of it. Throws std::system_error, or
-  /// std::invalid_argument if it is too small, or could be cut short.
+  /// Memory that another process has made, from its descriptor: at least `bytes` bytes. Throws std::system_error, or
+  /// std::invalid_argument if the memory is too small, or could be cut short.
   Memory(process::Descriptor descriptor, std::size_t bytes, bool read_only);
   ~Memory();
   Memory(Memory&& other) noexcept;

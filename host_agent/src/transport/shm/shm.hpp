@@ -17,17 +17,17 @@
 
 namespace wiresum::transport::shm {
 
-/// What a rank needs of the leaf thread that it talks to. The descriptors are given from process to process.
+/// A rank's link to its leaf thread. The descriptors are given from process to process.
 struct Link {
-  Memory channel;             // of shape.channel_bytes()
+  Memory channel;             // memory of shape.channel_bytes()
   Memory results;             // read-only
-  process::Descriptor event;  // the rank's thread's own
-  process::Descriptor leaf;   // the leaf thread's
+  process::Descriptor event;  // the event of the rank's thread
+  process::Descriptor leaf;   // the event of the leaf thread
 };
 
-/// An eventfd. Throws std::system_error.
+/// Makes an eventfd. Throws std::system_error.
 [[nodiscard]] process::Descriptor make_event();
-/// Sleeps until `event` was written to, or for `timeout_ns` (negative: no time-out), and takes what was written.
+/// Sleeps until `event` was written to, or for `timeout_ns` (negative: no time-out), and resets the event.
 void await_event(int event, std::int64_t timeout_ns) noexcept;
 void write_event(int event) noexcept;
 
@@ -41,16 +41,16 @@ class ShmTransport final : public Transport {
   [[nodiscard]] std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   [[nodiscard]] std::size_t train_packets(std::size_t /*packet_bytes*/) const noexcept override { return 1; }
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
-  /// The leaf hears the switch, and the group, in its place.
+  /// Succeeds and does nothing: the leaf hears the switch, and the group.
   [[nodiscard]] bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override { write_event(link_.event.get()); }
   [[nodiscard]] int wake_event() const noexcept override { return link_.event.get(); }
-  /// Does a datagram wait for receive()?
+  /// True if a datagram waits for receive().
   [[nodiscard]] bool has_datagram() const noexcept { return end_.has_answer(); }
-  /// buffers() offered none, and still would not.
+  /// True if buffers() offered none, and still would not.
   [[nodiscard]] bool lacks_room() const noexcept { return lacked_room_ && !end_.has_room(); }
-  /// Is there anything that wait() would wait for?
+  /// True if wait() would not wait.
   [[nodiscard]] bool is_ready() const noexcept { return has_datagram() || (lacked_room_ && end_.has_room()); }
   [[nodiscard]] const TransportStats& stats() const noexcept override { return stats_; }
   [[nodiscard]] int take_error() noexcept override { return 0; }
@@ -62,8 +62,8 @@ class ShmTransport final : public Transport {
   RankEnd end_;
   std::array<Lent, 256> lent_{};
   std::array<wire::Packet, kBurst> packets_{};
-  std::size_t offered_ = 0;   // of packets_, since something was sent
-  bool lacked_room_ = false;  // when buffers() was called last
+  std::size_t offered_ = 0;   // number of packets_ offered since the last send
+  bool lacked_room_ = false;  // the last call of buffers() found no room
   TransportStats stats_;
 };
 

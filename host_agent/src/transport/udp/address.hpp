@@ -1,4 +1,4 @@
-// Between the protocol's endpoints (host byte order) and the socket interface's addresses.
+// Conversion between the protocol's endpoints (host byte order) and the socket interface's addresses.
 #pragma once
 
 #include <arpa/inet.h>

@@ -25,7 +25,7 @@ struct UdpConfig {
   bool offload = true;  // use GSO and GRO if the kernel has them
 };
 
-/// Of a message, for the length of its datagrams and their mark.
+/// Control data of a message: the length of its datagrams, and their mark.
 struct ControlBuffer {
   alignas(cmsghdr) std::array<char, 2 * CMSG_SPACE(sizeof(int))> bytes{};
 };
@@ -41,7 +41,7 @@ class ReceiveQueue {
   std::size_t drain(std::span<RxDatagram> out) noexcept;
 
  private:
-  static constexpr std::size_t kBatch = 4;  // of 64 KiB each: more would not stay in the cache
+  static constexpr std::size_t kBatch = 4;  // messages of 64 KiB each: more would not stay in the cache
   static constexpr std::size_t kBufferBytes = 64u << 10;
 
   std::vector<std::byte> memory_;
@@ -50,7 +50,7 @@ class ReceiveQueue {
   std::array<ControlBuffer, kBatch> controls_{};
   std::array<mmsghdr, kBatch> messages_{};
   std::size_t next_ = 0;    // message being cut
-  std::size_t offset_ = 0;  // where in it
+  std::size_t offset_ = 0;  // the next byte in that message
   std::size_t filled_ = 0;
   std::uint8_t port_ = 0;
 };
@@ -66,7 +66,7 @@ class UdpTransport final : public Transport {
   std::span<wire::Packet> buffers(std::size_t wanted) noexcept override;
   std::size_t train_packets(std::size_t packet_bytes) const noexcept override;
   void send(std::size_t count, std::span<const wire::Endpoint> to, std::uint8_t port, bool marked) noexcept override;
-  /// Of one socket, or one and a group's.
+  /// Changes the peers of one socket, or of one and a group's.
   bool hear(std::span<const wire::Endpoint> peers, UdpSocket* group) noexcept override;
   void wait(std::int64_t timeout_ns) noexcept override;
   void wake() noexcept override;
@@ -81,9 +81,9 @@ class UdpTransport final : public Transport {
   /// How often in a row a busy socket is read before the others are checked.
   static constexpr int kRecentMax = 4;
 
-  /// Prepares a socket. False, with errno, if it cannot be watched.
+  /// Prepares a socket. Returns false, with errno, if the socket cannot be watched.
   [[nodiscard]] bool prepare(std::size_t index) noexcept;
-  /// Fills the receive queue from a socket that has something. False if none has.
+  /// Fills the receive queue from a socket with data. Returns false if no socket has any.
   bool fill() noexcept;
   bool fill_from(std::size_t index) noexcept;
   /// How many packets from the front of `burst` one message can carry.
@@ -100,7 +100,7 @@ class UdpTransport final : public Transport {
   UdpConfig config_;
   std::vector<UdpSocket> sockets_;
   bool gso_ = false;
-  bool connected_ = false;  // a connected socket knows its peer, and has looked up the route
+  bool connected_ = false;  // the socket knows its peer, and has looked up the route
   process::Descriptor epoll_;
   process::Descriptor wake_event_;
   TransportStats stats_;
@@ -110,7 +110,7 @@ class UdpTransport final : public Transport {
   std::array<epoll_event, wire::kThreadsMax> ready_{};
   std::size_t ready_next_ = 0;
   std::size_t ready_count_ = 0;
-  std::size_t recent_ = 0;  // the socket that had something last
+  std::size_t recent_ = 0;  // the last socket with data
   int recent_asked_ = kRecentMax;
 
   // The packets that are being made. They lie side by side: full-size neighbours form one run of memory, which the
@@ -121,12 +121,12 @@ class UdpTransport final : public Transport {
 
   std::array<mmsghdr, kSendBatch> messages_{};
   std::array<sockaddr_in, kSendBatch> addresses_{};
-  std::array<std::size_t, kSendBatch> datagrams_{};  // in each message
+  std::array<std::size_t, kSendBatch> datagrams_{};  // number of datagrams in each message
   std::array<ControlBuffer, kSendBatch> controls_{};
   std::array<iovec, kSendBatch * kSegmentsMax> vectors_{};
   std::size_t messages_used_ = 0;
   std::size_t vectors_used_ = 0;
-  int waits_left_ = 0;  // of one send()
+  int waits_left_ = 0;  // waits that one send() may still make
 };
 
 }  // namespace wiresum::transport

@@ -1,4 +1,4 @@
-// What the kernel says of a network interface. Setup only.
+// The kernel's description of a network interface. Setup only.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ struct InterfaceInfo {
   std::string name;
   int index = 0;
   ethernet::MacAddress mac;
-  std::size_t mtu = 0;       // in bytes of IP packet
-  std::uint32_t queues = 1;  // that it receives by
-  std::string driver;        // "veth", "ice"; empty if it does not say
+  std::size_t mtu = 0;       // bytes of an IP packet
+  std::uint32_t queues = 1;  // number of receive queues
+  std::string driver;        // "veth", "ice"; empty if unknown
 };
 
-/// Looks at the interface `name`, which is to have the IPv4 address `address` (host byte order). Throws
-/// std::system_error, or std::runtime_error that says why AF_XDP does not go there: no such interface, no Ethernet
+/// Queries the interface `name`, which must have the IPv4 address `address` (host byte order). Throws
+/// std::system_error, or std::runtime_error that says why AF_XDP does not work there: no such interface, no Ethernet
 /// (lo), not up, not its address.
 [[nodiscard]] InterfaceInfo query_interface(const std::string& name, std::uint32_t address);
 

@@ -12,8 +12,8 @@ struct bpf_object;
 
 namespace wiresum::transport::xdp {
 
-/// Attached as long as it lives. The kernel ties it to a descriptor of this process, so it goes with the process too,
-/// however that ends.
+/// An XDP program, attached as long as this object lives. The kernel ties it to a descriptor of this process, so it
+/// goes with the process too, however the process ends.
 class Filter {
  public:
   /// Loads the program for packets to `address` and `ports` of at most `ipv4_bytes_max` bytes and attaches it: in the
@@ -22,7 +22,7 @@ class Filter {
   Filter(const InterfaceInfo& device, std::uint32_t address, std::span<const std::uint16_t> ports,
          std::size_t ipv4_bytes_max);
 
-  /// Is it in the driver?
+  /// True if the program is in the driver.
   [[nodiscard]] bool native() const noexcept { return native_; }
   /// The map of sockets by queue.
   [[nodiscard]] int sockets_map() const noexcept { return map_; }

@@ -21,29 +21,29 @@
 
 namespace wiresum::transport::xdp {
 
-/// How many addresses may be asked for in a transport's life: 32 workers of many jobs.
+/// The most addresses that may be asked for in a transport's life: 32 workers of many jobs.
 inline constexpr std::size_t kNeighboursMax = 4096;
 
 class Neighbours {
  public:
-  /// For packets that leave by the interface `name`, number `index`. Throws std::system_error.
+  /// Serves packets that leave by the interface `name`, number `index`. Throws std::system_error.
   Neighbours(const std::string& name, int index);
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
   Neighbours& operator=(const Neighbours&) = delete;
 
-  /// The MAC address that packets to `address` go to. False while it is not known: it is being asked for. One thread
-  /// may ask.
+  /// Finds the MAC address for packets to `address`. Returns false, and starts a question, while the address is
+  /// unknown. One thread may ask.
   [[nodiscard]] bool find(std::uint32_t address, ethernet::MacAddress& mac) noexcept;
 
-  /// Why find() knows nothing, an errno: ENETUNREACH (no route, or not by this interface), EHOSTUNREACH (nobody
-  /// answers); 0: not known yet. Reading clears it. Any thread may ask.
+  /// The reason why find() knows nothing, an errno: ENETUNREACH (no route, or not by this interface), EHOSTUNREACH
+  /// (nobody answers); 0: not known yet. Reading clears it. Any thread may ask.
   [[nodiscard]] int take_error() noexcept { return error_.exchange(0, std::memory_order_relaxed); }
 
  private:
   struct Neighbour {
-    std::atomic<std::uint32_t> address{0};  // 0: not used; written by the one who asks
-    std::atomic<std::uint64_t> mac{0};      // kKnown and six bytes, or 0; written by our thread
+    std::atomic<std::uint32_t> address{0};  // 0: not used; written by the asking thread
+    std::atomic<std::uint64_t> mac{0};      // kKnown and six bytes, or 0; written by the background thread
   };
 
   class Netlink;
@@ -56,9 +56,9 @@ class Neighbours {
 
   int index_;
   process::Descriptor provoker_;
-  process::Descriptor changes_;       // rtnetlink's news
+  process::Descriptor changes_;       // rtnetlink's notifications
   process::Descriptor asked_;         // an eventfd: find() has a new address, or it is time to stop
-  std::unique_ptr<Netlink> netlink_;  // our thread's
+  std::unique_ptr<Netlink> netlink_;  // the background thread's
   std::vector<std::byte> news_;
   std::array<Neighbour, kNeighboursMax> entries_;
   std::atomic<int> error_{0};

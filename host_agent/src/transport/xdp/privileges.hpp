@@ -1,4 +1,4 @@
-// Errors of the kernel, and what to tell somebody whom it has refused.
+// Errors of the kernel, with advice for users whom it has refused.
 #pragma once
 
 #include <cerrno>

@@ -35,24 +35,24 @@ struct Queue {
 
   xsk_ring_prod fill{};
   xsk_ring_cons received{};
-  xsk_ring_prod transmit{};  // of the first queue alone, as its completions
+  xsk_ring_prod transmit{};  // used in the first queue alone, with its completions
   xsk_ring_cons completed{};
   std::unique_ptr<xsk_socket, Delete> socket;
   int descriptor = -1;
-  std::uint32_t number = 0;  // the device's
+  std::uint32_t number = 0;  // the device's number of the queue
 };
 
 struct Layout {
   std::size_t chunk_bytes = 0;
-  std::size_t place_chunks = 0;  // of one packet to send
+  std::size_t place_chunks = 0;  // chunks for one packet to send
   std::size_t places = 0;
-  std::size_t chunks_received = 0;  // of each queue
+  std::size_t chunks_received = 0;  // receive chunks of each queue
 
   [[nodiscard]] std::size_t place_bytes() const noexcept { return place_chunks * chunk_bytes; }
   [[nodiscard]] bool several_chunks() const noexcept { return place_chunks != 1; }
 };
 
-/// Where in its place the first byte of a packet's payload lies: room for the headers, and a cache line's start.
+/// Offset of a packet's payload in its place: room for the headers, and a cache line's start.
 inline constexpr std::size_t kPayloadAt = 64;
 
 /// The layout for payloads of up to this many bytes.
@@ -67,7 +67,7 @@ class Rings {
 
   [[nodiscard]] std::vector<Queue>& queues() noexcept { return queues_; }
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.get(); }
-  /// Does the driver read and write our memory itself?
+  /// True if the driver reads and writes this memory itself.
   [[nodiscard]] bool zero_copy() const noexcept { return zero_copy_; }
 
  private:
