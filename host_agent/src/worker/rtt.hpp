@@ -42,9 +42,10 @@ class RttEstimator {
   }
 
   /// Notes that a packet's timer expired, and that its RESULT, `elapsed` after the packet, gives no sample. The round
-  /// trip may have grown beyond the timer, and without a longer timer no packet would ever give a sample. The timer at
-  /// most doubles, up to the time that this packet took, which may include a peer's timer.
-  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, std::min(2 * later(), elapsed)); }  // R4.20
+  /// trip may have grown beyond the timer and the RTO, and without longer ones no packet would ever give a sample. They
+  /// become twice as long as this packet took, since a queue that grows holds up the next packet even longer. That time
+  /// may include a peer's timer, so timer and RTO at most double.
+  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, 2 * std::min(later(), elapsed)); }  // R4.20
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
@@ -52,7 +53,7 @@ class RttEstimator {
   /// The shortest round trip so far, about that of an empty path. Zero until the first sample.
   [[nodiscard]] TimeNs least() const noexcept { return least_; }
 
-  [[nodiscard]] TimeNs rto() const noexcept { return rto_; }
+  [[nodiscard]] TimeNs rto() const noexcept { return std::max(rto_, std::min(doubted_, rto_max_)); }
   [[nodiscard]] TimeNs rto_max() const noexcept { return rto_max_; }
 
   /// The time within which a packet's RESULT most probably comes if nothing was lost: a round trip and two variations,
@@ -60,8 +61,8 @@ class RttEstimator {
   [[nodiscard]] TimeNs soon() const noexcept {
     return smoothed_ == 0 ? rto_ : std::min(rto_, smoothed_ + std::max(2 * variation_, smoothed_ / 4));  // R4.17, R4.19
   }
-  /// Twice soon(), and longer after doubt(); at most the RTO.
-  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto_, std::max(2 * soon(), doubted_)); }
+  /// Twice soon(), and longer after doubt(); at most the RTO, which doubt() makes longer, too.
+  [[nodiscard]] TimeNs later() const noexcept { return std::min(rto(), std::max(2 * soon(), doubted_)); }
 
  private:
   TimeNs smoothed_ = 0;

@@ -442,8 +442,10 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   ++stats_.results;
   stats_.results_marked += marked ? 1 : 0;
   // The switch has sent it to this worker again, for the question, and nothing else came: so what was sent before the
-  // question may be lost, too.
-  if (slot.asked && header.worker == config_.worker && result_at_ <= slot.sent_at) {
+  // question may be lost, too. Later than that, it comes from a queue: with this worker's number, since this worker's
+  // packet was the cell's last.
+  if (slot.asked && header.worker == config_.worker && result_at_ <= slot.sent_at &&
+      now_ - slot.first_sent_at <= 2 * rtt_.later()) {
     send_number_lost_ = std::max(send_number_lost_, slot.asked_after);
   }
   measure(slot, marked);

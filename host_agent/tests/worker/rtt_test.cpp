@@ -78,14 +78,31 @@ TEST(RttEstimator, DoubtDoublesOneTimerUntilTheNextSample) {  // R4.20
   EXPECT_EQ(rtt.later(), 2 * rtt.soon());
 }
 
-TEST(RttEstimator, DoubtNeedsNoLongerTimerThanThePacketTook) {  // R4.20
+TEST(RttEstimator, DoubtMakesTimersTwiceAsLongAsThePacketTookAtMost) {  // R4.20
   RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
   for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
   const TimeNs took = 3 * rtt.later() / 2;
   for (int i = 0; i < 100; ++i) rtt.doubt(took);
-  EXPECT_EQ(rtt.later(), took);
+  EXPECT_EQ(rtt.later(), 2 * took);
   rtt.doubt(took / 2);
-  EXPECT_EQ(rtt.later(), took) << "another one took longer";
+  EXPECT_EQ(rtt.later(), 2 * took) << "another one took longer";
+}
+
+TEST(RttEstimator, DoubtMakesTheRtoLongerUntilTheNextSample) {  // R4.20
+  RttEstimator rtt(20 * kMs, 1 * kMs, 200 * kMs);
+  for (int i = 0; i < 10'000; ++i) rtt.sample(kMs / 100);
+  const TimeNs rto = rtt.rto();
+  const TimeNs soon = rtt.soon();
+  rtt.doubt(rto / 4);
+  EXPECT_EQ(rtt.rto(), rto) << "it is longer already";
+  for (int i = 0; i < 100; ++i) rtt.doubt(30 * kMs);
+  EXPECT_EQ(rtt.rto(), 60 * kMs);
+  EXPECT_EQ(rtt.later(), 60 * kMs);
+  EXPECT_EQ(rtt.soon(), soon);
+  for (int i = 0; i < 100; ++i) rtt.doubt(150 * kMs);
+  EXPECT_EQ(rtt.rto(), 200 * kMs) << "at most";
+  rtt.sample(kMs / 100);
+  EXPECT_EQ(rtt.rto(), rto);
 }
 
 TEST(RttEstimator, WhatWasMeasuredWhilePeersWaitedForATimerIsForgottenAtOnce) {  // R4.21

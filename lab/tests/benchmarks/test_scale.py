@@ -95,6 +95,14 @@ def test_workers_of_a_host_put_as_much_on_its_link_as_one_does(a_host: int) -> N
     assert shared.case.bound_s == alone.case.bound_s
 
 
+@pytest.mark.parametrize("link_ns", [1000, 20_000])
+def test_a_link_that_lets_a_burst_pass_first_is_filled(link_ns: int) -> None:
+    """Then a queue makes round trips hundreds of times longer, beyond any RTO that was measured before."""
+    outcome = simulate(Case(workers=4, gbit=0.1, link_ns=link_ns, slots=256, burst_bytes=32_000))
+    assert outcome.of_bound > 0.9
+    assert outcome.questions < outcome.packets_sent / 20
+
+
 @pytest.mark.nightly
 def test_two_tables_are_simulated_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     studies = ("jobs", "loss")
