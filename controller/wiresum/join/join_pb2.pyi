@@ -19,7 +19,7 @@ class Endpoint(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "job_token", "admission", "agreed", "can_move", "resumed", "host_id", "global_rank")
+    __slots__ = ("protocol_version", "job_name", "rank", "world_size", "endpoint", "threads_max", "lanes_max", "slots", "host_name", "process_id", "software_version", "timeout_ms", "attempt", "tenant", "job_token", "admission", "agreed", "resumed", "host_id", "global_rank")
     class Admission(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         QUEUE: _ClassVar[JoinRequest.Admission]
@@ -52,7 +52,6 @@ class JoinRequest(_message.Message):
     JOB_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ADMISSION_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
-    CAN_MOVE_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     HOST_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_RANK_FIELD_NUMBER: _ClassVar[int]
@@ -73,11 +72,10 @@ class JoinRequest(_message.Message):
     job_token: str
     admission: JoinRequest.Admission
     agreed: _containers.ScalarMap[str, str]
-    can_move: bool
     resumed: Resumed
     host_id: bytes
     global_rank: int
-    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., can_move: _Optional[bool] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ..., global_rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., job_name: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., threads_max: _Optional[int] = ..., lanes_max: _Optional[int] = ..., slots: _Optional[int] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., software_version: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., attempt: _Optional[str] = ..., tenant: _Optional[str] = ..., job_token: _Optional[str] = ..., admission: _Optional[_Union[JoinRequest.Admission, str]] = ..., agreed: _Optional[_Mapping[str, str]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., host_id: _Optional[bytes] = ..., global_rank: _Optional[int] = ...) -> None: ...
 
 class Resumed(_message.Message):
     __slots__ = ("slots", "threads", "lanes", "positions", "reason", "ended", "job_id")

@@ -191,7 +191,7 @@ def asks(target: str, *, name: str, secret: bytes, tenant: str = "", slots: int 
     resumed = Resumed(slots=slots, threads=1, lanes=LANES, positions=bytes(4 * slots), job_id=job_id(secret))
     with closing(Client(int(target.rpartition(":")[2]))) as client:
         request = join_request(
-            job_name=name, world_size=2, tenant=tenant, slots=slots, lanes_max=LANES, resumed=resumed, can_move=True
+            job_name=name, world_size=2, tenant=tenant, slots=slots, lanes_max=LANES, resumed=resumed
         )
         try:
             next(iter(client.stub.Join(request, timeout=PATIENCE_S)))

@@ -195,7 +195,7 @@ class JobsHarness:
             grant = reply_to(worker, self.jobs.cluster, self.jobs.limits)
             ahead = self.ahead.get(worker.rank, set())
             rounds = [7 + (slot in ahead) for slot in range(grant.slots)]
-            request = join_request(job_name=worker.job.name, rank=worker.rank, world_size=grant.workers, can_move=True)
+            request = join_request(job_name=worker.job.name, rank=worker.rank, world_size=grant.workers)
             self.lives[worker.token] = self.begin(request, grant, rounds)
         return self.lives[worker.token]
 

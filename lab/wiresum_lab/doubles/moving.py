@@ -28,7 +28,7 @@ def two(first: SwitchSizes = SIZES, second: SwitchSizes = SIZES) -> list[Switch]
 
 def running(made: JobsHarness, name: str = "a-job", world_size: int = 3, **fields: object) -> list[Worker]:
     """The workers of a running job that can move."""
-    return made.running(world_size, job_name=name, can_move=True, **fields)
+    return made.running(world_size, job_name=name, **fields)
 
 
 def in_the_way(made: JobsHarness, name: str, slots: int) -> Worker:

@@ -169,7 +169,7 @@ class Attacks:
             stub, name = join_pb2_grpc.JoinServiceStub(channel), f"extreme-{chance.randrange(1 << 30)}"
             granted = join.JoinReply()
             with contextlib.suppress(grpc.RpcError):
-                for event in stub.Join(_request(job_name=name, can_move=True, slots=16), timeout=5.0):
+                for event in stub.Join(_request(job_name=name, slots=16), timeout=5.0):
                     granted = event.granted
             member = member_of(granted)
             list_ended = channel.unary_unary("/wiresum.join.v1.OperatorService/ListEnded", _to_bytes)
@@ -178,8 +178,8 @@ class Attacks:
                     return
                 resumed = join.Resumed(slots=16, threads=1, lanes=LANES, positions=bytes(64), job_id=bytes(16))
                 kinds: list[tuple[Callable[..., object], Any]] = [
-                    (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16)),
-                    (stub.Join, _request(job_name=f"{name}-{number}", can_move=True, slots=16, resumed=resumed)),
+                    (stub.Join, _request(job_name=f"{name}-{number}", slots=16)),
+                    (stub.Join, _request(job_name=f"{name}-{number}", slots=16, resumed=resumed)),
                     (stub.Diagnose, member),
                     (stub.Leave, join.LeaveRequest(member=member)),
                     (stub.Abort, join.AbortRequest(member=member)),
@@ -235,7 +235,7 @@ class Attacks:
     def _be_worker(self, number: int, says: Says, chance: random.Random, until: float) -> None:
         with contextlib.ExitStack() as cleanup:
             channels = [cleanup.enter_context(self._channel(way)) for way in self._ways]
-            request = _request(job_name=f"mover-{number}", slots=16, can_move=True, attempt=f"{chance.random()}")
+            request = _request(job_name=f"mover-{number}", slots=16, attempt=f"{chance.random()}")
             HostileWorker(request, says, chance).live(channels, until)
 
     # Room for connections and calls.

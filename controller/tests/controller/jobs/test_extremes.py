@@ -140,18 +140,18 @@ def none(world: World) -> None:
 
 
 def forming(world: World) -> None:
-    world.note(world.made.ask(rank=1, world_size=3, attempt=world.attempt, can_move=True))
+    world.note(world.made.ask(rank=1, world_size=3, attempt=world.attempt))
 
 
 def queued(world: World) -> None:
     for each in world.made.switches:
         world.made.jobs.drain(each.name, resume=False)
-    world.note(world.made.ask_all(3, attempt=world.attempt, can_move=True)[1])
+    world.note(world.made.ask_all(3, attempt=world.attempt)[1])
 
 
 def admitting(world: World) -> None:
     world.made.switch_answers = False
-    world.note(world.made.ask_all(3, attempt=world.attempt, can_move=True)[1])
+    world.note(world.made.ask_all(3, attempt=world.attempt)[1])
 
 
 def runs(world: World) -> None:
@@ -198,7 +198,7 @@ STATES = (none, forming, queued, admitting, runs, looks_for_a_place, moving, one
 
 def of_join(world: World) -> join.JoinRequest:
     resumed = join.Resumed(slots=SLOTS, threads=4, lanes=64, positions=positions(slots=SLOTS), job_id=bytes(16))
-    return join_request(rank=1, world_size=3, attempt=world.attempt, can_move=True, slots=SLOTS, resumed=resumed)
+    return join_request(rank=1, world_size=3, attempt=world.attempt, slots=SLOTS, resumed=resumed)
 
 
 def of_heartbeat(world: World) -> join.Heartbeat:

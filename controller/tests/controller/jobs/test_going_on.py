@@ -9,7 +9,7 @@ import pytest
 from wiresum import join
 from wiresum.controller.driver import SwitchSizes
 from wiresum.controller.jobs import asking as asking_module
-from wiresum.controller.jobs import report
+from wiresum.controller.jobs import moving, report
 from wiresum.controller.jobs.job import Cause, Job, State, Worker
 from wiresum.controller.jobs.limits import Limits
 from wiresum.controller.jobs.outputs import Grant, Refuse, RefuseForGood
@@ -34,7 +34,6 @@ def asking(rank: int, said: join.Resumed | None, world_size: int = 2, **fields: 
     usual: dict[str, object] = {
         "rank": rank,
         "world_size": world_size,
-        "can_move": True,
         "threads_max": 2,
         "lanes_max": 90,
     }
@@ -117,7 +116,6 @@ def test_positions_that_do_not_go_together_are_refused_to_all() -> None:
 @pytest.mark.parametrize(
     ("said", "fields", "why"),
     [
-        (resumed(), {"can_move": False}, "resumed needs a worker that can move"),
         (resumed(slots=0, positions=b""), {}, "resumed.slots is 0"),
         (resumed(slots=1 << 31), {}, "resumed.slots is 2147483648"),
         (resumed(slots=POSITIONS_MAX // 256 + 1), {"world_size": 256}, "resumed.slots is 4097: it must be 1 to 4096"),
@@ -276,8 +274,9 @@ def test_workers_of_two_jobs_of_one_name_and_shape_do_not_go_on_together() -> No
 
 @pytest.mark.parametrize("order", ["abort", "leave"])
 def test_an_order_for_a_job_that_has_lost_its_switch_is_not_taken_but_heard_when_its_workers_would_go_on(  # R7.33
-    order: str,
+    monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
+    monkeypatch.setattr(moving, "POSITIONS_MAX", 0)  # it cannot move
     made = JobsHarness(SIZES)
     first, _ = made.running(2)
     made.reloaded = True
@@ -333,7 +332,8 @@ def test_one_that_has_yet_to_hear_that_its_job_moves_hears_it() -> None:
     assert (workers[0].job.state, made.halted) == (State.RUNNING, set())
 
 
-def test_a_job_that_cannot_move_ends_when_a_worker_has_halted() -> None:
+def test_a_job_that_cannot_move_ends_when_a_worker_has_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "POSITIONS_MAX", 0)
     made = JobsHarness(SIZES)
     workers = made.running(2)
     made.halt_by_itself(workers[1])

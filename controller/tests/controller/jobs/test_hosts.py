@@ -30,7 +30,6 @@ def ask(made: JobsHarness, hosts: Sequence[str], **fields: Any) -> list[Worker]:
             world_size=len(hosts),
             endpoint=join.Endpoint(address=ADDRESSES.get(host, f"10.0.2.{rank}"), port=1000 + 16 * rank),
             host_id=b"" if host == "." else host.encode(),
-            can_move=True,
             **fields,
         )
         for rank, host in enumerate(hosts)

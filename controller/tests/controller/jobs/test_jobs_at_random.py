@@ -55,8 +55,6 @@ ENDPOINTS = {
 }
 LIMITS = Limits(slots_least=8, slots_default=16, overtaken_max=2, join_timeout_ms_default=20_000)
 NAMES = ("a", "b", "c", "d", "e", "f")
-MOVES = ("a", "b", "c", "d")
-"""Their workers can."""
 LOST = (WiresumError("it is lost"), "it is lost")
 LEASE_STATES = {
     State.FORMING: LeaseState.WANTED,
@@ -217,7 +215,7 @@ class World:
 
     def go_on(self) -> None:
         """Workers that had a lease elsewhere ask for one, or say that the job is over."""
-        name, secret = self.chance.choice(MOVES), bytes([self.chance.randrange(4)] * 16)
+        name, secret = self.chance.choice(NAMES), bytes([self.chance.randrange(4)] * 16)
         for rank in range(2):
             grant = join.JoinReply(slots=8, threads=1, lanes=64, workers=2, rank=rank, members_secret=secret)
             rounds = [7 + (self.chance.random() < 0.3) for _ in range(8)]
@@ -236,7 +234,7 @@ class World:
 
     def halt_alone(self) -> None:
         """A worker has taken its service for lost, and finds it again."""
-        workers = [w for w in self.workers(Presence.ATTENDING) if w.can_move and self.harness.life(w).halted is None]
+        workers = [w for w in self.workers(Presence.ATTENDING) if self.harness.life(w).halted is None]
         workers = [worker for worker in workers if worker.job.has_begun and worker.broken_at is None]
         if workers:
             self.halted_alone += 1
@@ -252,7 +250,6 @@ class World:
             endpoint=join.Endpoint(address=self.chance.choice(list(RACKS.values())), port=port),
             attempt=self.chance.choice("xxy"),
             tenant="poor" if name == "d" else "",
-            can_move=name in MOVES,
             timeout_ms=0,
         )
 

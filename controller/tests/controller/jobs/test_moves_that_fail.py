@@ -304,12 +304,12 @@ def test_a_service_that_is_cut_off_in_the_middle_ends_no_job() -> None:
 
 def test_a_worker_whose_grant_was_lost_halts_when_it_comes() -> None:
     made = JobsHarness(SIZES)
-    first, second = (made.ask(rank=rank, world_size=2, attempt="mine", can_move=True) for rank in range(2))
+    first, second = (made.ask(rank=rank, world_size=2, attempt="mine") for rank in range(2))
     made.jobs.attend(member(first), made.now)
     made.jobs.hung_up(second, second.call, made.now)
     restart(made, "leaf")
     assert (first.job.state, halts(made)) == (State.MOVING, [(0, 1)])
-    made.ask(rank=1, world_size=2, attempt="mine", can_move=True)
+    made.ask(rank=1, world_size=2, attempt="mine")
     assert len([grant for grant in made.outputs(Grant) if grant.worker is second]) == 2
     made.jobs.attend(member(second), made.now)
     made.settle()

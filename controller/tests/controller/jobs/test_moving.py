@@ -66,22 +66,10 @@ def test_all_jobs_of_a_full_switch_that_was_started_anew_get_their_slots_back() 
     assert waits.job.state is State.QUEUED, "jobs that run come before those that wait"
 
 
-def test_a_worker_that_cannot_move_keeps_its_job_from_moving() -> None:
-    made = JobsHarness(SIZES)
-    made.ask(rank=0, world_size=2, can_move=True)
-    made.ask(rank=1, world_size=2)
-    workers = [grant.worker for grant in made.outputs(Grant)]
-    for worker in workers:
-        made.jobs.attend(member(worker), made.now)
-    restart(made, "leaf")
-    assert end_of(made).reason == "leaf was started anew, and what it had summed is lost"
-    assert halts(made) == []
-
-
 def test_a_job_that_has_not_begun_does_not_move() -> None:
     made = JobsHarness(SIZES)
     made.switch_answers = False
-    worker = made.ask(can_move=True)
+    worker = made.ask()
     made.change("leaf", "")
     made.jobs.reconciled(made.done[-1], Reconciled(reloaded=True), made.now)  # type: ignore[arg-type]
     made.settle()
@@ -271,7 +259,7 @@ def over_the_tree(made: JobsHarness) -> list[Worker]:
     made.jobs.drain("flat", resume=False)
     for rank, address in enumerate(RACKS.values()):
         endpoint = join.Endpoint(address=address, port=5000)
-        made.ask(rank=rank, world_size=2, can_move=True, endpoint=endpoint)
+        made.ask(rank=rank, world_size=2, endpoint=endpoint)
     workers = [grant.worker for grant in made.outputs(Grant)]
     assert list(workers[0].job.lease.nodes) == ["spine", "left", "right"]
     for worker in workers:

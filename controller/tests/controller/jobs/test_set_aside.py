@@ -195,7 +195,7 @@ def test_a_record_with_any_value_anywhere_is_refused_or_can_be_said(
     """Of whatever a service goes on with, all messages can be built, and the record can be written again."""
     store._database.execute("PRAGMA synchronous = OFF")  # here nobody cuts the power
     made = JobsHarness(SIZES, store=store)
-    workers = made.running(2, slots=16, can_move=True)
+    workers = made.running(2, slots=16)
     (record,) = store.load().jobs
     body = json.loads(record.body)
     if state == "ending":

@@ -97,7 +97,7 @@ def test_a_hostile_tenant_gets_nothing_at_the_fallback_of_another_job(laboratory
     def squat() -> None:
         going_on = join.Resumed(slots=32, threads=1, lanes=64, positions=bytes(4 * 32), job_id=bytes(16))
         asked: list[dict[str, Any]] = [{"job_name": name} for name in ("hog", "night")]
-        asked += [{**each, "resumed": going_on, "can_move": True} for each in asked]
+        asked += [{**each, "resumed": going_on} for each in asked]
         with contextlib.closing(Client(int(at.rpartition(":")[2]), tls=mallory)) as client:
             while not over.is_set():
                 for each in asked:

@@ -87,7 +87,6 @@ def test_positions_of_jobs_that_never_go_on_are_bounded(laboratory: Laboratory, 
                 endpoint=join.Endpoint(address="127.0.0.1", port=1024 + number * WORKERS + rank),
                 threads_max=1,
                 lanes_max=LANES,
-                can_move=True,
                 timeout_ms=86_400_000,
                 resumed=said,
             )

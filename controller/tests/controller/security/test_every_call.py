@@ -243,7 +243,7 @@ class Service:
 def going_on(secret: bytes) -> dict[str, Any]:
     """What a worker says of a job that goes on."""
     said = join.Resumed(slots=SLOTS, threads=1, lanes=64, positions=bytes(4 * SLOTS), job_id=job_id(secret))
-    return {"resumed": said, "slots": SLOTS, "lanes_max": 64, "threads_max": 1, "can_move": True}
+    return {"resumed": said, "slots": SLOTS, "lanes_max": 64, "threads_max": 1}
 
 
 @pytest.fixture(scope="module", params=[CONTROLLER, FALLBACK])

@@ -123,7 +123,7 @@ def test_the_first_rule_that_a_call_breaks_refuses_it(
         resumed = join.Resumed(slots=32, threads=1, lanes=64, positions=bytes(4 * 32), job_id=bytes(16))
         wrong = {
             "endpoint": join.Endpoint(address="192.0.2.7", port=5000), "job_token": "guess",
-            "resumed": resumed, "slots": 32, "can_move": True,
+            "resumed": resumed, "slots": 32,
         }  # fmt: skip
         attacker.join("must be letters", job_name="-theirs", tenant="speech", **wrong)
         attacker.join("tenant 'speech' was asked for", job_name="theirs", tenant="speech", **wrong)

@@ -12,6 +12,7 @@ import pytest
 
 from wiresum import join
 from wiresum.controller import JoinServer, Limits
+from wiresum.controller.jobs import moving
 from wiresum.controller.service.effects import Times
 from wiresum.controller.store import Store
 from wiresum_lab.clocks.by_hand import FrozenClock
@@ -168,8 +169,10 @@ def test_a_job_that_ended_while_the_disk_failed_also_ends_after_a_restart(
     driver: RecordingDriver,
     clock: FrozenClock,
     times: Times,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On disk the job still runs, as if the service had died before it could tell the survivors."""
+    """On disk the job still runs, as if the service had died before it could tell the survivors; it cannot move."""
+    monkeypatch.setattr(moving, "POSITIONS_MAX", 0)
     with full(store):
         job[1].hang_up()
         job[0].wait_ended()
@@ -189,7 +192,7 @@ def test_nobody_hears_of_a_move_before_it_is_written_down(
     client: Client, driver: RecordingDriver, store: Store, broken: Disk
 ) -> None:
     """A service that is killed meanwhile leaves a job whose workers have halted, and none that has gone on."""
-    streams = [Attendance(client, reply) for reply in client.join_all(2, can_move=True)]
+    streams = [Attendance(client, reply) for reply in client.join_all(2)]
     key = streams[0].grant.key
     streams[1].obeys = False
     driver.change("it was killed", forgetting=True)
@@ -220,7 +223,7 @@ def test_no_worker_is_told_to_halt_for_a_move_whose_number_is_not_written_down(
     client: Client, driver: RecordingDriver, store: Store, broken: Disk
 ) -> None:
     """The next service would take that number for one that nobody has given. No worker counts as late meanwhile."""
-    streams = [Attendance(client, reply) for reply in client.join_all(2, can_move=True)]
+    streams = [Attendance(client, reply) for reply in client.join_all(2)]
     with broken(store):
         driver.change("it was killed", forgetting=True)
         driver.change("")

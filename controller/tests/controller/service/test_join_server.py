@@ -68,7 +68,7 @@ def test_ended_jobs_come_in_pages_and_a_command_gets_them_all(server: JoinServer
 
 def resumed_request(**fields: object) -> join.JoinRequest:
     said = join.Resumed(slots=16, threads=1, lanes=90, positions=bytes(64), reason="it was lost", job_id=bytes(16))
-    return join_request(world_size=2, threads_max=1, lanes_max=90, can_move=True, resumed=said, **fields)
+    return join_request(world_size=2, threads_max=1, lanes_max=90, resumed=said, **fields)
 
 
 @pytest.mark.parametrize("limits", [Limits(positions_tenant_bytes_max=100)])

@@ -52,7 +52,6 @@ def new_worker(job: Job, request: join.JoinRequest, asker: Asker, now: float, de
         lanes_max=request.lanes_max,
         slots_wanted=request.slots,
         agreed=dict(request.agreed),
-        can_move=request.can_move,
         positions=request.resumed.positions,
         admission=request.admission,
         host_name=request.host_name,

@@ -113,8 +113,6 @@ class Worker:
     presence: Presence = Presence.WAITING
     agreed: dict[str, str] = field(default_factory=dict, repr=False)
     """Settings that must be equal at all workers, by name."""
-    can_move: bool = False
-    """True if the worker said at joining that it can move."""
     positions: bytes = field(default=b"", repr=False)
     """Where the worker has halted, as in join.proto, if its job continues after losing its lease; empty once it has its
     grant."""

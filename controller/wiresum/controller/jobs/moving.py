@@ -393,12 +393,11 @@ class Moving:
 
 
 def can_move(job: Job) -> bool:
-    """True if all workers can move and are still there, and a number is left for one more move."""
+    """True if all workers are still there, and a number is left for one more move."""
     return (
         job.members.left_first is None
         and job.move_number < MOVE_NUMBER_MAX
         and job.members.world_size * job.lease.slots <= POSITIONS_MAX
-        and all(worker.can_move for worker in job.members.workers.values())
     )
 
 

@@ -248,12 +248,9 @@ def _problems(lease: Lease, body: Mapping[str, Any], state: State) -> Iterator[s
 def _problems_of_endpoint(worker: Worker) -> Iterator[str]:
     address: Any = worker.endpoint.address
     port: Any = worker.endpoint.port
-    can_move: Any = worker.can_move
     if type(address) is not str or type(port) is not int or not 1 <= port <= 65536 - worker.threads_max:
         yield f"rank {worker.rank}: its endpoint is {worker.endpoint}"
     ipaddress.IPv4Address(address)  # raises a ValueError
-    if type(can_move) is not bool:
-        yield f"rank {worker.rank}: can_move is {can_move!r}"
     global_rank: Any = worker.global_rank
     if global_rank is not None and (type(global_rank) is not int or not 0 <= global_rank <= _U32_MAX):
         yield f"rank {worker.rank}: global_rank is {global_rank!r}"
@@ -327,7 +324,6 @@ def _of_worker(worker: Worker) -> dict[str, Any]:
         **{name: getattr(worker, name) for name in _WORKER_FIELDS},
         "host_id": worker.host_id.hex(),
         "global_rank": worker.global_rank,
-        "can_move": worker.can_move,
         "endpoint": list(worker.endpoint),
         "presence": worker.presence.value,
     }
@@ -344,7 +340,6 @@ def _worker_of(job: Job, rank: int, fields: dict[str, Any], now: float) -> Worke
         asked_at=now,
         deadline=now,
         presence=presence if gone else Presence.GRANTED,
-        can_move=fields["can_move"],
         host_id=bytes.fromhex(fields["host_id"]),
         global_rank=fields["global_rank"],
         heard_at=now,

@@ -74,8 +74,6 @@ def check_join(request: join.JoinRequest) -> None:
 
 def _check_resumed(request: join.JoinRequest) -> None:
     resumed = request.resumed
-    if not request.can_move:
-        raise _invalid("resumed", "needs a worker that can move")
     _check_range("resumed.slots", resumed.slots, 1, min(LEASE_SLOTS_MAX, POSITIONS_MAX // request.world_size))
     _check_range("resumed.threads", resumed.threads, 1, request.threads_max)
     for name, count in (("resumed.slots", resumed.slots), ("resumed.threads", resumed.threads)):

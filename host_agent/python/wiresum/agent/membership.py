@@ -169,7 +169,6 @@ class Membership:
             job_token=config.job_token,
             agreed=agreed,
             admission=admission,
-            can_move=True,
             host_id=host_id() if config.share else b"",
             global_rank=config.global_rank if config.global_rank not in (-1, rank) else None,
         )
