@@ -10,7 +10,9 @@ import sys
 import time
 
 import torch
+import torch.distributed as dist
 import torchft
+from torch._C._distributed_c10d import HashStore
 
 from wiresum.torch.torchft import ProcessGroupWiresum
 
@@ -22,9 +24,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", type=int, required=True)
     parser.add_argument("--until", type=int, required=True)
+    parser.add_argument("--native", action="store_true", help="PyTorch's group, which is reconfigured")
     options = parser.parse_args()
     total = torch.zeros(1, dtype=torch.float64)
-    group = ProcessGroupWiresum()
+    if options.native:
+        # A store that others cannot reach.
+        dist.init_process_group("wiresum", store=HashStore(), rank=0, world_size=1, enable_reconfigure=True)
+    group = dist.group.WORLD if options.native else ProcessGroupWiresum()
+    assert group is not None
     manager = torchft.Manager(
         pg=group,
         min_replica_size=2,

@@ -45,7 +45,7 @@ def test_the_default_job_name_comes_from_the_launcher(
 ) -> None:
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    name = creation._job_name(AgentConfig(job=job), "", 1)
+    name = creation._job_name(AgentConfig(job=job), "", "")
     assert re.fullmatch(expected.replace("RANDOM", "[0-9a-f]{8}"), name)
     assert not name_problem(name)
 

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.torch
 from wiresum.agent.errors import WorkerLostError
-from wiresum.torch import creation, flight_recorder
+from wiresum.torch import creation
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
@@ -249,19 +249,21 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
         dist.shrink_group([0] if rank == 1 else [1])
 
 
-def test_who_has_the_store_is_said_where_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@runs_in("new_pair")
+def test_who_has_the_store_is_said_where_it_does_not_answer(rank: int, size: int) -> None:
     """The store has ended with rank 0; what the switch's service says stays as it is."""
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(creation, "_make_backend", fail)
-    group, options = flight_recorder.Group("g", "default_pg", [0, 1]), wiresum.torch.Options()
-    for cause, said in ((None, "the group's store does not answer. It ends with"), (OSError("no switch"), "^broken$")):
+    for cause, said in ((None, "the group's store, .* does not answer"), (OSError("no switch"), "^broken$")):
         error = dist.DistNetworkError("broken")
         error.__cause__ = cause
-        with pytest.raises(dist.DistNetworkError, match=said):
-            creation._make_rest(dist.HashStore(), group, "", False, [1], 1, timedelta(seconds=1), options)
+        with (
+            mock.patch.object(creation, "_meet", fail),
+            pytest.raises(dist.DistNetworkError, match=said),
+        ):
+            dist.shrink_group([1 - rank])
 
 
 def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:

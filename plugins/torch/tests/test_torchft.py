@@ -33,6 +33,11 @@ needs_torchft = pytest.mark.skipif(
     importlib.util.find_spec("torchft") is None, reason="torchft is not installed, so training with it is not tested"
 )
 
+needs_reconfigure = pytest.mark.skipif(
+    not hasattr(torch.distributed.ProcessGroup, "reconfigure"),
+    reason=f"PyTorch {torch.__version__} has no reconfigure, so torchft is not tested with it",
+)
+
 
 def loses_one_and_gets_it_back(replicas: Replicas, names: list[str]) -> None:
     """Kills a worker, and ends when all have ended."""
@@ -68,8 +73,11 @@ def test_the_example_ends_with_the_same_weights_everywhere(switch: SwitchProcess
 @pytest.mark.slow
 @pytest.mark.timeout(7 * PATIENCE_S)
 @pytest.mark.usefixtures("compiled")
-def test_each_committed_sum_is_that_of_those_who_took_part(switch: SwitchProcess, tmp_path: Path) -> None:
-    program = [str(HERE / "replica.py"), "--until", "800"]
+@pytest.mark.parametrize("more", [[], pytest.param(["--native"], marks=needs_reconfigure)], ids=["wrapped", "native"])
+def test_each_committed_sum_is_that_of_those_who_took_part(
+    switch: SwitchProcess, tmp_path: Path, more: list[str]
+) -> None:
+    program = [str(HERE / "replica.py"), "--until", "800", *more]
     with Replicas(program, tmp_path, switch.endpoint, lighthouse=HEARTBEAT) as replicas:
         loses_one_and_gets_it_back(replicas, ["0", "1", "2"])
         committed: dict[int, set[tuple[int, str]]] = {}
@@ -130,5 +138,5 @@ def test_without_torchft_the_module_says_what_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.delitem(sys.modules, "wiresum.torch.torchft", raising=False)
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=r"needs torchft .* pip install torchft"):
+    with pytest.raises(ImportError, match=r"needs torchft .* pip install torchft-nightly"):
         importlib.import_module("wiresum.torch.torchft")

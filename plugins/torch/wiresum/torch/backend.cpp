@@ -60,6 +60,21 @@ std::exception_ptr as_exception(const py::object& error) {
   return std::make_exception_ptr(std::move(raised));
 }
 
+/// What a group has at this worker until it is reconfigured. Its works keep it.
+struct Member {
+  /// `made` is a WiresumBackend, or an Unconnected, of wiresum.torch.backend. The caller has the GIL.
+  explicit Member(py::object made)
+      : implementation(std::move(made)),
+        direct(implementation.attr("direct").cast<std::shared_ptr<wiresum::DirectSums>>()) {}
+  ~Member() { release(implementation); }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  py::object implementation;
+  const std::shared_ptr<wiresum::DirectSums> direct;  // null: there is no session
+};
+using MemberPtr = std::shared_ptr<const Member>;
+
 /// A Work that calls a Python object's methods and keeps it alive, unlike PyTorch's own trampoline. For the profiler it
 /// is an event from the call to the end of a wait.
 ///
@@ -75,13 +90,11 @@ class PythonWork final : public c10d::Work {
 
   void begin(py::object work) { work_ = std::move(work); }
 
-  /// `owner` has `implementation`, a wiresum.torch.backend.WiresumBackend; the operation works on `tensors`.
-  void begin(wiresum::Operation operation, Tensors tensors, c10::intrusive_ptr<c10d::Backend> owner,
-             py::handle implementation) {
+  /// The operation works on `tensors`.
+  void begin(wiresum::Operation operation, Tensors tensors, MemberPtr member) {
     operation_ = std::move(operation);
     tensors_ = std::move(tensors);
-    owner_ = std::move(owner);
-    implementation_ = implementation;
+    member_ = std::move(member);
   }
 
   bool isCompleted() override {
@@ -136,7 +149,7 @@ class PythonWork final : public c10d::Work {
     }
     if (is_new) {
       const py::gil_scoped_acquire locked;
-      if (operation_) implementation_.attr("attend")(work());
+      if (operation_) member_->implementation.attr("attend")(work());
       work().attr("when_settled")(py::cpp_function([future = future_](const Tensors& result, const py::object& error) {
         const std::exception_ptr failure = as_exception(error);
         const py::gil_scoped_release unlocked;  // callbacks may wait for what other threads do
@@ -178,7 +191,7 @@ class PythonWork final : public c10d::Work {
     if (!work_) {
       const auto operation = py::reinterpret_steal<py::object>(wiresum::agent().object_of(operation_.get()));
       if (!operation) throw py::error_already_set();
-      py::object made = implementation_.attr("network").attr("adopt")(operation, tensors_);
+      py::object made = member_->implementation.attr("network").attr("adopt")(operation, tensors_);
       if (!work_) work_ = std::move(made);  // else another thread was faster while Python ran
     }
     return work_;
@@ -192,8 +205,9 @@ class PythonWork final : public c10d::Work {
     }
     const py::gil_scoped_acquire locked;
     try {
-      if (implementation_.attr("is_forked").cast<bool>()) return;  // this process has memory of its own
-      implementation_.attr("attend")(work());
+      const py::object& owner = member_->implementation;
+      if (owner.attr("is_forked").cast<bool>()) return;  // this process has memory of its own
+      owner.attr("attend")(work());
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("a dropped wiresum collective");
     }
@@ -202,37 +216,36 @@ class PythonWork final : public c10d::Work {
   mutable py::object work_;  // changes under the GIL
   wiresum::Operation operation_;
   Tensors tensors_;
-  c10::intrusive_ptr<c10d::Backend> owner_;
-  py::handle implementation_;
+  MemberPtr member_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 class PythonBackend final : public c10d::Backend {
  public:
-  /// `implementation` is a wiresum.torch.backend.WiresumBackend.
+  /// `implementation` is that of a Member.
   PythonBackend(py::object implementation, int rank, int size)
       : Backend(rank, size),
-        implementation_(std::move(implementation)),
-        direct_(implementation_.attr("direct").cast<std::shared_ptr<wiresum::DirectSums>>()),
-        timeout_(implementation_.attr("timeout").cast<Milliseconds>()) {}
-  ~PythonBackend() override { release(implementation_); }
+        member_(std::make_shared<Member>(std::move(implementation))),
+        timeout_(this->implementation().attr("timeout").cast<Milliseconds>()) {}
 
-  py::object implementation() const { return implementation_; }
+  /// The caller has the GIL.
+  py::object implementation() const { return member()->implementation; }
 
   const std::string getBackendName() const override { return kName; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    if (direct_ && !is_coalescing_ && direct_->covers(tensors, options)) {
+    const MemberPtr member = this->member();
+    if (member->direct && !is_coalescing_ && member->direct->covers(tensors, options)) {
       auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::ALLREDUCE, kAllReduce, tensors);
       const at::Tensor& tensor = tensors.front();
-      wiresum::Operation operation = direct_->start(tensor, options, timeout_.load(), [this, &tensor, &options] {
+      wiresum::Operation operation = member->direct->start(tensor, options, timeout_.load(), [&] {
         const bool is_average = options.reduceOp.op_ == c10d::ReduceOp::AVG;
-        return implementation_.attr("network").attr("form_of_sum")(tensor, is_average);
+        return member->implementation.attr("network").attr("form_of_sum")(tensor, is_average);
       });
       if (operation) {
         ++sequence_;
-        work->begin(std::move(operation), tensors, c10::intrusive_ptr<Backend>::reclaim_copy(this), implementation_);
+        work->begin(std::move(operation), tensors, member);
         return work;
       }
     }
@@ -350,20 +363,20 @@ class PythonBackend final : public c10d::Backend {
 
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
     const py::gil_scoped_acquire locked;
-    implementation_.attr("monitored_barrier")(options, wait_all_ranks);
+    implementation().attr("monitored_barrier")(options, wait_all_ranks);
   }
 
   void startCoalescing() override {
     is_coalescing_ = true;
     const py::gil_scoped_acquire locked;
-    implementation_.attr("start_coalescing")();
+    implementation().attr("start_coalescing")();
   }
 
   WorkPtr endCoalescing() override {
     is_coalescing_ = false;
     auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::COALESCED);
     const py::gil_scoped_acquire locked;
-    work->begin(implementation_.attr("end_coalescing")());
+    work->begin(implementation().attr("end_coalescing")());
     return work;
   }
 
@@ -373,7 +386,7 @@ class PythonBackend final : public c10d::Backend {
 
   void setTimeout(Milliseconds timeout) {
     const py::gil_scoped_acquire locked;
-    implementation_.attr("set_timeout")(timeout);
+    implementation().attr("set_timeout")(timeout);
     timeout_ = timeout;
   }
 
@@ -384,7 +397,7 @@ class PythonBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options) {
     const py::gil_scoped_acquire locked;
-    py::object part = implementation_.attr("split")(store, ranks, options->group_name, options->timeout);
+    py::object part = implementation().attr("split")(store, ranks, options->group_name, options->timeout);
     return part.is_none() ? nullptr : of(std::move(part));
   }
 
@@ -399,20 +412,55 @@ class PythonBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<PythonBackend> shrink_with(const std::vector<int64_t>& excluded, int flags,
                                                 const py::object& options) {
-    return of(implementation_.attr("shrink")(excluded, flags, options));
+    return of(implementation().attr("shrink")(excluded, flags, options));
   }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+
+  c10d::ReconfigureHandle get_reconfigure_handle() const override {
+    const py::gil_scoped_acquire locked;
+    return implementation().attr("spec").attr("handle").cast<std::string>();
+  }
+
+  /// Returns when the new group is made, or throws. What is called meanwhile is the old group's.
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override {
+    {
+      const py::gil_scoped_acquire locked;
+      const py::object before = implementation();
+      MemberPtr made = std::make_shared<Member>(before.attr("spec").attr("reconfigured")(options, before));
+      rank_ = made->implementation.attr("rank").cast<int>();
+      size_ = made->implementation.attr("size").cast<int>();
+      sequence_ = 0;
+      is_coalescing_ = false;
+      const std::lock_guard<std::mutex> guard(member_mutex_);
+      member_.swap(made);
+    }
+    auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    done->markCompleted(Tensors{});
+    return c10d::Work::create_from_future(done);
+  }
+
+  /// None: sums raise their errors where they are waited for, and a worker that is lost later does not matter to them.
+  c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
+#endif
 
   void shutdown() {
     const py::gil_scoped_acquire locked;
-    implementation_.attr("shutdown")();
+    implementation().attr("shutdown")();
   }
 
   void abort() {
     const py::gil_scoped_acquire locked;
-    implementation_.attr("abort")();
+    implementation().attr("abort")();
   }
 
  private:
+  MemberPtr member() const {
+    const std::lock_guard<std::mutex> guard(member_mutex_);
+    return member_;
+  }
+
   /// `implementation` is a WiresumBackend. The caller has the GIL.
   static c10::intrusive_ptr<PythonBackend> of(py::object implementation) {
     const int rank = implementation.attr("rank").cast<int>();
@@ -427,14 +475,14 @@ class PythonBackend final : public c10d::Backend {
     auto work = c10::make_intrusive<PythonWork>(rank_, type, title, tensors);
     ++sequence_;
     const py::gil_scoped_acquire locked;
-    work->begin(implementation_.attr(method)(arguments...));
+    work->begin(implementation().attr(method)(arguments...));
     return work;
   }
 
   static constexpr const char* kAllReduce = "wiresum:all_reduce";
 
-  py::object implementation_;
-  std::shared_ptr<wiresum::DirectSums> direct_;  // null: the group has no session
+  mutable std::mutex member_mutex_;  // of `member_`; never held while the GIL is asked for
+  MemberPtr member_;
   std::atomic<Milliseconds> timeout_;
   std::atomic<bool> is_coalescing_{false};
   std::atomic<uint64_t> sequence_{0};

@@ -16,9 +16,9 @@ import sys
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,6 @@ from wiresum.torch import plan as plans
 from wiresum.torch import rows
 from wiresum.torch.gloo import Gloo, tensors_in
 from wiresum.torch.network import Network
-from wiresum.torch.options import Options, checked
 from wiresum.torch.plan import Tensors
 from wiresum.torch.statistics import GroupStats, Way
 from wiresum.torch.work import GroupedWork, NetworkWork, StartedWork
@@ -42,29 +41,26 @@ SHRINK_ABORT = 0x01
 _SUM, _AVERAGE, _PREMULTIPLIED_SUM = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM
 
 
+class Spec(Protocol):
+    """A backend has what it was made from (`creation.GroupSpec`) make the backends of its group's other forms."""
+
+    def part(self, store: Store, ranks: list[int], name: str, rank: int, timeout: timedelta) -> WiresumBackend: ...
+
+    def rest(self, ranks: list[int], rank: int, timeout: timedelta) -> WiresumBackend: ...
+
+    def changed(self, pg_options: object) -> Spec: ...
+
+
 class WiresumBackend:
     """`network` is None in a group of one worker, and in one that got no lease at the switch: Gloo does everything.
-    `make_part(store, ranks, name, timeout)` makes the backend of some of the members, who call it, and
-    `make_rest(ranks, rank, timeout, options)` of those that go on without the others."""
+    `spec` is what the backend was made from; from the same are made those of other members of the group."""
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        *,
-        gloo: Gloo,
-        network: Network | None,
-        options: Options,
-        make_part: Callable[[Store, list[int], str, timedelta], WiresumBackend],
-        make_rest: Callable[[list[int], int, timedelta, Options], WiresumBackend],
-    ) -> None:
+    def __init__(self, rank: int, size: int, *, gloo: Gloo, network: Network | None, spec: Spec) -> None:
         self.rank = rank
         self.size = size
         self.gloo = gloo
         self.network = network
-        self._options = options
-        self._make_part = make_part
-        self._make_rest = make_rest
+        self.spec = spec
         self._parts: weakref.WeakValueDictionary[str, WiresumBackend] = weakref.WeakValueDictionary()
         self.is_forked = False
         """This process is a child of the member."""
@@ -237,7 +233,7 @@ class WiresumBackend:
             return None
         part = self._parts.get(name)
         if part is None or part._closed:
-            part = self._parts[name] = self._make_part(store, list(ranks), name, timeout)
+            part = self._parts[name] = self.spec.part(store, list(ranks), name, self.rank, timeout)
         return part
 
     def shrink(self, excluded: Sequence[int], flags: int, pg_options: object) -> WiresumBackend:
@@ -246,13 +242,13 @@ class WiresumBackend:
         """
         self._require_no_fork()
         _correct_shrunk_groups()
-        options = self._options if pg_options is None else checked(pg_options)
+        spec = self.spec.changed(pg_options)
         if flags & SHRINK_ABORT:
             self.abort()
         else:
             self.shutdown()
         rest = [member for member in range(self.size) if member not in excluded]
-        return self._make_rest(rest, self.rank, self.timeout, options)
+        return spec.rest(rest, self.rank, self.timeout)
 
     def stats(self) -> GroupStats:
         network = self.network
@@ -368,6 +364,28 @@ class WiresumBackend:
         if self._coalescing is not None:
             self._coalescing.append(work)
         return work
+
+
+class Unconnected:
+    """It stands in for a WiresumBackend in a group with `enable_reconfigure`, until that is reconfigured."""
+
+    direct = None
+
+    def __init__(self, spec: Spec, rank: int, size: int, timeout: timedelta) -> None:
+        self.spec, self.rank, self.size, self.timeout = spec, rank, size, timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout = timeout
+
+    def shutdown(self) -> None:
+        """There is nothing to leave."""
+
+    abort = shutdown
+
+    def __getattr__(self, method: str) -> Any:
+        raise RuntimeError(
+            f"{method}: a group that was made with enable_reconfigure has no members before reconfigure()"
+        )
 
 
 def backend_of(group: Any) -> WiresumBackend | None:

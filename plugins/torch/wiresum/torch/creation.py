@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from types import ModuleType
@@ -32,11 +32,12 @@ from wiresum.agent.session import Session
 from wiresum.join import Admission, name_problem
 from wiresum.join.constants import JOB_NAME_BYTES_MAX
 from wiresum.torch import extension, waits
-from wiresum.torch.backend import WiresumBackend
+from wiresum.torch.backend import Unconnected, WiresumBackend
 from wiresum.torch.calls import KEPT
+from wiresum.torch.contact import Contact, naming_store
 from wiresum.torch.errors import WiresumTimeoutError, as_torch_error
 from wiresum.torch.flight_recorder import Group
-from wiresum.torch.gloo import Gloo, PlainGloo, device_of, group_of, make_gloo
+from wiresum.torch.gloo import Gloo, PlainGloo, device_of, group_of, make_gloo, without_extension
 from wiresum.torch.network import Network, looks
 from wiresum.torch.no_room import NoRoom
 from wiresum.torch.options import Options, checked
@@ -49,7 +50,7 @@ OLDEST = "2.11"
 
 MEETING_POLL_S = 0.005
 REST_TIMEOUT = timedelta(minutes=5)
-"""How long members that go on after a shrink wait for each other, unless their group's time-out is shorter."""
+"""How long members that go on after `shrink` wait for each other, unless their group's time-out is shorter."""
 
 _generations: Counter[str] = Counter()
 """How often this process has made a group of each name."""
@@ -76,22 +77,30 @@ def create_group(backend_options: Any, pg_options: Any, *, may_queue: bool = Fal
     members = [int(member) for member in backend_options.global_ranks_in_group]
     rank, size = int(backend_options.group_rank), int(backend_options.group_size)
     name, description = str(backend_options.group_id), "undefined" if members else "default_pg"
-    store: Store = backend_options.store
-    backend, native = _make_backend(
-        store,
-        rank,
-        size,
-        Group(name, description, members or list(range(size))),
+    group = Group(name, description, members or list(range(size)))
+    spec = GroupSpec(
+        store=backend_options.store,
+        group=group,
         subgroup=name if members else "",
         may_refuse=bool(members) and not may_queue,
-        timeout=backend_options.timeout,
         options=options,
+        contact=Contact(group.ranks[rank], options),
     )
+    timeout = backend_options.timeout
+    native: ModuleType | None
+    made: Unconnected | WiresumBackend
+    if getattr(backend_options, "enable_reconfigure", False):  # from PyTorch 2.14 on
+        native, made = extension.load(), Unconnected(spec, rank, size, timeout)
+        if native is None:
+            raise without_extension("enable_reconfigure")
+    else:
+        made, native = spec.make(rank, timeout)
     if native is not None:
-        return native.PythonBackend(backend, rank, size)
+        return native.PythonBackend(made, rank, size)
     from wiresum.torch.process_group import WiresumProcessGroup
 
-    return WiresumProcessGroup(store, backend)
+    assert isinstance(made, WiresumBackend)
+    return WiresumProcessGroup(spec.store, made)
 
 
 def create_process_group(backend_options: Any, pg_options: Any = None, *, may_queue: bool = False) -> dist.ProcessGroup:
@@ -103,133 +112,130 @@ def create_process_group(backend_options: Any, pg_options: Any = None, *, may_qu
     return group_of(made, dist.ProcessGroup.BackendType.CUSTOM, backend_options.store, rank, size)
 
 
-def _make_backend(
-    dist_store: Store,
-    rank: int,
-    size: int,
-    group: Group,
-    *,
-    subgroup: str,
-    may_refuse: bool,
-    timeout: timedelta,
-    options: Options,
-    is_rest: bool = False,
-) -> tuple[WiresumBackend, ModuleType | None]:
-    """Makes the backend, and returns it with the extension, if all members have it. `subgroup` is the group's name; ""
-    for the default group. `may_refuse`: see `_join`. With `is_rest`, members that go on after a shrink wait for each
-    other no longer than REST_TIMEOUT."""
-    native = extension.load()  # compiling may take a while, so it comes before members wait for each other
-    # A group's timeout also limits how long its creation may take.
-    patience = min(timeout, REST_TIMEOUT) if is_rest else timeout
-    config = replace(
-        options.config(),
-        join_timeout_s=min(patience.total_seconds(), JOIN_TIMEOUT_S_MAX),
-        global_rank=group.ranks[rank],
-    )
-    _generations[subgroup] += 1
-    name = _job_name(config, subgroup, _generations[subgroup])
-    local = ""
-    if rank == 0 and config.switch == LOCAL:
-        local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs no switch
-        config = replace(config, switch=local, tls="")
-    home = fallback.reserve(config) if rank == 0 and size > 1 else None
-    try:
-        goes_on_at = home.endpoint if home is not None else config.fallback
-        offered = _Offer(name, len(config.aggregators), goes_on_at, local, host_id().hex())
-        store, offer = _meet(dist_store, rank, group.ranks, offered, patience)
-        config = _at_local_switch(config, offer, rank)
-        _job_names[subgroup] = job = offer.job
-        config = _with_fallback(config, offer.fallback)
-        session = _join(config, store, job, rank, size, may_refuse=may_refuse) if size > 1 else None
-    finally:
-        if home is not None:
-            home.give_back()
-    try:
-        native, cuts = _agree(native, store, rank, size)
-        device = device_of(config)
-        kind = ProcessGroupGloo if native is not None else PlainGloo
-        made = make_gloo(PrefixStore("gloo", store), rank, size, patience, device, kind)
-        gloo = Gloo(made, device, dist_store, rank, size)
-        gloo.timeout = timeout
-        if session is not None:
-            its_gloo = weakref.proxy(gloo)  # weak, since Gloo holds the network
-            gloo.network = Network(
-                session,
-                store,
-                bits=config.bits,
-                fixed_scale=options.fixed_scale,
-                timeout=lambda: its_gloo.timeout,
-                on_failure=partial(Gloo.end_pending, its_gloo),
-                group=group,
-                cuts=cuts,
-                direct=_direct(native, session, cuts) if native is not None else None,
-            )
-            gloo.network.meet(timeout)
-        make_part = partial(_make_part, options, rank, group)
-        make_rest = partial(_make_rest, dist_store, group, subgroup, may_refuse)
-        backend = WiresumBackend(
-            rank, size, gloo=gloo, network=gloo.network, options=options, make_part=make_part, make_rest=make_rest
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """What a member's backend is made from. When a group's members change, each that goes on makes another backend."""
+
+    store: Store
+    group: Group
+    subgroup: str
+    """The group's name; "" for the default group."""
+    may_refuse: bool
+    """See `_join`."""
+    options: Options
+    contact: Contact
+
+    def make(
+        self, rank: int, timeout: timedelta, *, patience: timedelta | None = None, ending: str = ""
+    ) -> tuple[WiresumBackend, ModuleType | None]:
+        """Makes the backend, and returns it with the extension, if all members have it. A group's timeout also limits
+        how long its creation may take, unless `patience` is given. `ending`: see `_job_name`."""
+        native = extension.load()  # compiling may take a while, so it comes before members wait for each other
+        ranks, patience = self.group.ranks, patience or timeout
+        size = len(ranks)
+        config = replace(
+            self.options.config(),
+            join_timeout_s=min(patience.total_seconds(), JOIN_TIMEOUT_S_MAX),
+            global_rank=ranks[rank],
         )
-        return backend, native
-    except BaseException as error:
-        if session is not None:
-            if isinstance(error, RuntimeError):  # Gloo's error does not say who was lost
-                sleep_until(lambda: session.failure is not None, time.monotonic() + waits.CAUSE_S)
-            failure = session.failure
-            session.abort(f"{group.named(rank)} joined, but could not set up its process group: {error}")
-            session.close()
-            if failure is not None and isinstance(error, RuntimeError):
-                raise as_torch_error(failure) from failure
-        raise
-
-
-def _make_part(
-    options: Options, rank: int, whole: Group, store: Store, ranks: list[int], name: str, timeout: timedelta
-) -> WiresumBackend:
-    """Makes the backend of `split`, for some `ranks` of the `whole`, in which this member's rank is `rank`."""
-    subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # all parts of a split may have the same name
-    part = PrefixStore(subgroup, store)
-    group = Group(name, "undefined", [whole.ranks[member] for member in ranks])
-    own = ranks.index(rank)
-    return _make_backend(
-        part, own, len(ranks), group, subgroup=subgroup, may_refuse=True, timeout=timeout, options=options
-    )[0]
-
-
-def _make_rest(
-    store: Store,
-    whole: Group,
-    subgroup: str,
-    may_refuse: bool,
-    ranks: list[int],
-    rank: int,
-    timeout: timedelta,
-    options: Options,
-) -> WiresumBackend:
-    """Makes the backend of members of `whole` that go on after `shrink`; this member's rank in `whole` is `rank`."""
-    # Members that exclude others than this one does never meet it: both sides time out, and say for whom they waited.
-    store = PrefixStore(f"rest/{'-'.join(map(str, ranks))}", store)
-    group = Group(whole.name, f"{whole.description}:shrunk", [whole.ranks[member] for member in ranks])
-    own = ranks.index(rank)
-    try:
-        return _make_backend(
-            store,
-            own,
-            len(ranks),
-            group,
-            subgroup=subgroup,
-            may_refuse=may_refuse,
-            timeout=timeout,
-            options=options,
-            is_rest=True,
-        )[0]
-    except dist.DistNetworkError as error:
-        if error.__cause__ is not None:  # the service's error
+        _generations[self.subgroup] += 1
+        name = _job_name(config, self.subgroup, ending or _ending_of(_generations[self.subgroup]))
+        local = ""
+        if rank == 0 and config.switch == LOCAL:
+            local = own_switch.endpoint() if size > 1 else own_switch.HOST  # one worker alone needs no switch
+            config = replace(config, switch=local, tls="")
+        home = fallback.reserve(config) if rank == 0 and size > 1 else None
+        try:
+            goes_on_at = home.endpoint if home is not None else config.fallback
+            offered = _Offer(name, len(config.aggregators), goes_on_at, local, host_id().hex())
+            store, offer = _meet(self.store, rank, ranks, offered, patience)
+            config = _at_local_switch(config, offer, rank)
+            _job_names[self.subgroup] = job = offer.job
+            config = _with_fallback(config, offer.fallback)
+            session = _join(config, store, job, rank, size, may_refuse=self.may_refuse) if size > 1 else None
+        finally:
+            if home is not None:
+                home.give_back()
+        try:
+            native, cuts = _agree(native, store, rank, size)
+            device = device_of(config)
+            kind = ProcessGroupGloo if native is not None else PlainGloo
+            made = make_gloo(PrefixStore("gloo", store), rank, size, patience, device, kind)
+            gloo = Gloo(made, device, self.store, rank, size)
+            gloo.timeout = timeout
+            if session is not None:
+                its_gloo = weakref.proxy(gloo)  # weak, since Gloo holds the network
+                gloo.network = Network(
+                    session,
+                    store,
+                    bits=config.bits,
+                    fixed_scale=self.options.fixed_scale,
+                    timeout=lambda: its_gloo.timeout,
+                    on_failure=partial(Gloo.end_pending, its_gloo),
+                    group=self.group,
+                    cuts=cuts,
+                    direct=_direct(native, session, cuts) if native is not None else None,
+                )
+                gloo.network.meet(timeout)
+            return WiresumBackend(rank, size, gloo=gloo, network=gloo.network, spec=self), native
+        except BaseException as error:
+            if session is not None:
+                if isinstance(error, RuntimeError):  # Gloo's error does not say who was lost
+                    sleep_until(lambda: session.failure is not None, time.monotonic() + waits.CAUSE_S)
+                failure = session.failure
+                session.abort(f"{self.group.named(rank)} joined, but could not set up its process group: {error}")
+                session.close()
+                if failure is not None and isinstance(error, RuntimeError):
+                    raise as_torch_error(failure) from failure
             raise
-        raise dist.DistNetworkError(
-            f"rank {rank} cannot meet those that go on: the group's store does not answer. It ends with the process "
-            f"that has it: rank 0, or the torchrun that has started rank 0 ({error})"
-        ) from error
+
+    def part(self, store: Store, ranks: list[int], name: str, rank: int, timeout: timedelta) -> WiresumBackend:
+        """For `split`: makes the backend of some `ranks`, among which this member's is `rank`."""
+        subgroup = f"{name}.{'-'.join(map(str, ranks))}"  # all parts of a split may have the same name
+        group = Group(name, "undefined", [self.group.ranks[member] for member in ranks])
+        own = ranks.index(rank)
+        contact = Contact(group.ranks[own], self.options)
+        store = PrefixStore(subgroup, store)
+        part = replace(self, store=store, group=group, subgroup=subgroup, may_refuse=True, contact=contact)
+        return part.make(own, timeout)[0]
+
+    def changed(self, pg_options: object) -> GroupSpec:
+        """Returns this spec, with other options if there are any."""
+        return self if pg_options is None else replace(self, options=checked(pg_options))
+
+    def rest(self, ranks: list[int], rank: int, timeout: timedelta) -> WiresumBackend:
+        """For `shrink`: makes the backend of the `ranks` that go on, among which this member's is `rank`."""
+        # Members that exclude others than this one never meet it: both sides time out, and say for whom they waited.
+        store = PrefixStore(f"rest/{'-'.join(map(str, ranks))}", self.store)
+        group = self.group
+        group = Group(group.name, f"{group.description}:shrunk", [group.ranks[member] for member in ranks])
+        ends = "which ends with the process that has it (rank 0, or the torchrun that has started rank 0),"
+        with naming_store(rank, f"the group's store, {ends}"):
+            spec = replace(self, store=store, group=group)
+            # Members that go on wait for each other less long than at a start.
+            return spec.make(ranks.index(rank), timeout, patience=min(timeout, REST_TIMEOUT))[0]
+
+    @property
+    def handle(self) -> str:
+        """The others find this member by it when the group is reconfigured."""
+        return str(self.contact.handle)
+
+    def reconfigured(self, opts: Any, before: WiresumBackend | Unconnected) -> WiresumBackend:
+        """For `reconfigure`: makes the backend of the members whose handles are given, who all call it. This member
+        leaves the job that it has had `before`, unless the handles cannot be right."""
+        contact = self.contact
+        with contact.reconfiguring(opts) as members:
+            rank = members.index(contact.handle)
+            patience = opts.timeout or before.timeout
+            before.shutdown()
+            ranks = [member.rank for member in members]
+            if len(set(ranks)) < len(ranks):  # their programs began apart from each other
+                ranks = list(range(len(ranks)))
+            with naming_store(rank, f"the store of the new rank 0, {members[0].host}:{members[0].port},"):
+                store = PrefixStore(f"{opts.uuid}", contact.store_of(members[0], patience))
+                spec = replace(self, store=store, group=self.group._replace(ranks=ranks))
+                # Members may have seen different numbers of groups, so the name's ending is a random one.
+                return spec.make(rank, before.timeout, patience=patience, ending=f"-{secrets.token_hex(4)}")[0]
 
 
 class _Offer(NamedTuple):
@@ -323,9 +329,13 @@ def _missed(rank: int, missing: Sequence[int], ranks: Sequence[int], timeout: ti
     )
 
 
-def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
-    """A job name of its own for each group, each restart by torchrun, and each time a group is made, since earlier jobs
-    may not have ended yet."""
+def _ending_of(generation: int) -> str:
+    return f"-{generation}" if generation > 1 else ""
+
+
+def _job_name(config: AgentConfig, subgroup: str, ending: str) -> str:
+    """A job name of its own for each group, each restart by torchrun, and, by its `ending`, each time a group is made,
+    since earlier jobs may not have ended yet."""
     if subgroup and "" in _job_names:
         name = _job_names[""]
     else:
@@ -334,8 +344,7 @@ def _job_name(config: AgentConfig, subgroup: str, generation: int) -> str:
             name += f"-restart{restart}"
     if subgroup:
         name += f".{subgroup}"
-    if generation > 1:
-        name += f"-{generation}"
+    name += ending
     if not name_problem(name):
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

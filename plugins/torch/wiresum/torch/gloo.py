@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
-from wiresum.agent.config import AgentConfig
+from wiresum.agent import own_switch
+from wiresum.agent.config import LOCAL, AgentConfig
 from wiresum.agent.errors import SessionClosedError, WorkerLeftError
 from wiresum.agent.polling import sleep_until
 from wiresum.join import hosts
@@ -382,10 +383,14 @@ class PlainGloo(ProcessGroupGloo):
     supports_shrinking = True
 
     def shrink(self, *_: object) -> Any:
-        raise TypeError(
-            "shrink_group needs the C++ part of the wiresum backend, which this group does without, since one of its "
-            "ranks has none: `python -m wiresum.torch.extension` compiles it there, or says what is missing"
-        )
+        raise without_extension("shrink_group")
+
+
+def without_extension(what: str) -> TypeError:
+    return TypeError(
+        f"{what} needs the C++ part of the wiresum backend, which this group does without, since one of its "
+        "ranks has none: `python -m wiresum.torch.extension` compiles it there, or says what is missing"
+    )
 
 
 def make_gloo(
@@ -407,7 +412,7 @@ def device_of(config: AgentConfig) -> Any:
     Gloo listens at the data path's address, since a host's name often resolves to an address that other hosts cannot
     reach. None if GLOO_SOCKET_IFNAME is set, which takes precedence.
     """
-    return None if os.environ.get("GLOO_SOCKET_IFNAME") else _device_at(config.address or _source_address(config))
+    return None if os.environ.get("GLOO_SOCKET_IFNAME") else _device_at(address_of(config))
 
 
 def _device_at(address: str) -> Any:
@@ -488,8 +493,10 @@ def as_sum(options: Any) -> Any:
     return summing
 
 
-def _source_address(config: AgentConfig) -> str:
-    """The local address that routes to the switch."""
+def address_of(config: AgentConfig) -> str:
+    """This host's on the data path: the one that is set, or that routes to the switch."""
+    if config.address or config.switch == LOCAL:
+        return config.address or own_switch.HOST
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((hosts.addresses_of(config.switch_host, socket.AF_INET)[0], config.switch_port))

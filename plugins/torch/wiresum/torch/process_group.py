@@ -31,6 +31,7 @@ from torch._C._distributed_c10d import (
 )
 
 from wiresum.torch.backend import WiresumBackend
+from wiresum.torch.gloo import without_extension
 from wiresum.torch.names import installed_name
 
 COLLECTIVES: dict[str, tuple[Any, int]] = {
@@ -58,6 +59,8 @@ OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 
 class WiresumProcessGroup(dist.ProcessGroup):
+    supports_reconfigure = False
+
     def __init__(self, store: Store, backend: WiresumBackend) -> None:
         # The constructor that takes a store cannot make subclasses.
         super().__init__(backend.rank, backend.size)  # type: ignore[call-arg]
@@ -92,6 +95,12 @@ class WiresumProcessGroup(dist.ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return self.implementation.end_coalescing()
+
+    def get_reconfigure_handle(self) -> str:
+        raise without_extension("reconfigure")
+
+    def reconfigure(self, opts: Any) -> dist.Work:
+        raise without_extension("reconfigure")
 
     def shutdown(self) -> None:
         self.implementation.shutdown()

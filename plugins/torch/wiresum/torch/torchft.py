@@ -1,8 +1,9 @@
 """A process group for torchft's `Manager`: training goes on while workers are lost and join (docs/torch.md).
 
-torchft is not installed with Wiresum: `pip install torchft`. Its lighthouse decides who takes part in the next step,
-and each time they change the manager has the group configured anew: that ends the job at the switch and makes another
-one, named after the quorum.
+torchft is not installed with Wiresum: `pip install torchft-nightly`. Its lighthouse decides who takes part in the next
+step, and each time they change the manager has the group configured anew: that ends the job at the switch and makes
+another one, named after the quorum. From PyTorch 2.14 on a group of this backend can be reconfigured itself
+(contact.py), and needs nothing of this module.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from wiresum.torch.options import Options
 try:
     from torchft.process_group import ProcessGroupWrapper
 except ImportError as error:
-    raise ImportError(f"wiresum.torch.torchft needs torchft ({error}): pip install torchft") from error
+    raise ImportError(
+        f"wiresum.torch.torchft needs torchft ({error}): pip install torchft-nightly, since with torchft 0.2.0 a lost "
+        "worker ends DDP"
+    ) from error
 
 
 class ProcessGroupWiresum(ProcessGroupWrapper):  # type: ignore[misc]  # its types are not known
