@@ -22,7 +22,7 @@ namespace wiresum::worker {
 class RttEstimator {
  public:
   RttEstimator(TimeNs rto_initial, TimeNs rto_min, TimeNs rto_max) noexcept
-      : rto_(rto_initial), rto_min_(rto_min), rto_max_(rto_max) {}
+      : rto_(rto_initial), rto_doubted_(rto_initial), rto_min_(rto_min), rto_max_(rto_max) {}
 
   /// One measured round trip. The caller keeps Karn's rule: no sample from
   /// a packet that was retransmitted. A sample is capped at rto_max, so that one long pause of a peer is
@@ -38,6 +38,7 @@ class RttEstimator {
       smoothed_ += (rtt - smoothed_) / 8;
     }
     rto_ = std::clamp(smoothed_ + std::max(4 * variation_, rto_min_), rto_min_, rto_max_);
+    rto_doubted_ = rto_;
     doubted_ = 0;
   }
 
@@ -45,7 +46,10 @@ class RttEstimator {
   /// trip may have grown beyond the timer and the RTO, and without longer ones no packet would ever give a sample. They
   /// become twice as long as this packet took, since a queue that grows holds up the next packet even longer. That time
   /// may include a peer's timer, so timer and RTO at most double.
-  void doubt(TimeNs elapsed) noexcept { doubted_ = std::max(doubted_, 2 * std::min(later(), elapsed)); }  // R4.20
+  void doubt(TimeNs elapsed) noexcept {  // R4.20
+    doubted_ = std::max(doubted_, 2 * std::min(later(), elapsed));
+    rto_doubted_ = std::max(rto_, std::min(doubted_, rto_max_));
+  }
 
   /// Zero until the first sample.
   [[nodiscard]] TimeNs smoothed() const noexcept { return smoothed_; }
@@ -53,7 +57,7 @@ class RttEstimator {
   /// The shortest round trip so far, about that of an empty path. Zero until the first sample.
   [[nodiscard]] TimeNs least() const noexcept { return least_; }
 
-  [[nodiscard]] TimeNs rto() const noexcept { return std::max(rto_, std::min(doubted_, rto_max_)); }
+  [[nodiscard]] TimeNs rto() const noexcept { return rto_doubted_; }
   [[nodiscard]] TimeNs rto_max() const noexcept { return rto_max_; }
 
   /// The time within which a packet's RESULT most probably comes if nothing was lost: a round trip and two variations,
@@ -69,7 +73,8 @@ class RttEstimator {
   TimeNs variation_ = 0;
   TimeNs least_ = 0;
   TimeNs doubted_ = 0;
-  TimeNs rto_;
+  TimeNs rto_;          // by what was measured
+  TimeNs rto_doubted_;  // the same, or longer after doubt()
   TimeNs rto_min_;
   TimeNs rto_max_;
 };
