@@ -38,7 +38,7 @@ SLOTS = 64
 SLOTS_USUAL = 256
 """How many slots the service gives a job that asks for no number."""
 FAR_S = 0.001
-"""From this round trip on a usual lease may be too small for the path: its packets fill 3 Gbit/s."""
+"""The round trip from which on a usual lease may be too small: at 1 ms its packets fill 3 Gbit/s."""
 JOB = "wiresum:job/"
 """Prefix of the names in a certificate that say which jobs its holder may join."""
 SAME_WAY = "training would fail in the same way"
@@ -247,7 +247,8 @@ def _sums(trials: list[Trial]) -> Finding:
 
 
 def _far(trials: list[Trial]) -> Iterator[Finding]:
-    """The rate of the path is not known: that of the interface may be far above it."""
+    """Says what a path with a long round trip holds for each Gbit/s. The path's rate is not known, and the interface's
+    may be far above it."""
     far_s = max(part.rtt_least_ns for trial in trials for part in trial.stats.aggregators) * 1e-9
     if far_s < FAR_S:
         return
