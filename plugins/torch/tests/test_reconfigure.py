@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -369,6 +370,14 @@ def test_a_worker_that_is_lost_while_members_change_is_named(
     cluster.start(reconfigures_while_another_dies, str(marks))
     for text, lost in cluster.collect(ranks=[0, 2]):
         assert lost == 1 and "rank 1" in text
+
+
+def test_a_set_of_handles_is_put_in_the_order_of_their_ranks() -> None:
+    """The order of a set differs between programs, which a test of forked workers does not show."""
+    contact = Contact(15, wiresum.torch.Options(address="127.0.0.2"))
+    others = {GOOD.replace(":1:", f":{rank}:") for rank in range(30) if rank != 15}
+    with contact.reconfiguring(SimpleNamespace(uuid=1, handles={*others, str(contact.handle)})) as members:
+        assert [member.rank for member in members] == [*range(30)]
 
 
 def test_a_contact_listens_only_where_the_data_path_is(monkeypatch: pytest.MonkeyPatch) -> None:
