@@ -28,7 +28,12 @@ def test_one_that_leaves_after_its_abort_looks_for_a_service_for_so_long_but_say
     assert scene.life._timers[Event.GIVE_UP] == until
     scene.now += 1.0
     assert scene.let(Event.LEAVE).life._timers[Event.GIVE_UP] == until, "the first one counts"
-    assert scene.let(Event.ELSEWHERE).life.phase is Phase.LEFT, "another aggregator is enough"
+    assert scene.let(Event.ELSEWHERE).life.phase is phase
+    until = scene.now + module.LEAVE_S_MAX
+    assert scene.life._timers[Event.GIVE_UP] == until, "another aggregator is enough"
+    scene.now += 1.0
+    assert scene.let(Event.ELSEWHERE).life._timers[Event.GIVE_UP] == until
+    assert scene.let(Event.GIVE_UP).life.phase is Phase.LEFT
 
 
 @pytest.mark.parametrize(("workers", "said"), [(1, 0), (2, 1)])

@@ -20,8 +20,10 @@ from wiresum.agent.errors import (
     JobAbortedError,
     SessionClosedError,
     WiresumError,
+    WorkerLeftError,
 )
 from wiresum.agent.life_table import Event, Phase
+from wiresum.agent.orders import Abort
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum_lab.doubles.resuming import DataPath, Job, Paths, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
@@ -210,6 +212,38 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
     assert isinstance(errors[1][0], JobAbortedError) and REASON in str(errors[1][0])
     second.leave()
     assert all("move" not in dict(paths.done) for paths in moving), "nobody goes on"
+
+
+@pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.parametrize("order", ["abort", "leave"])
+def test_one_that_leaves_since_its_job_has_ended_at_another_aggregator_says_why(
+    network: Network, start: Start, tmp_path: Path, order: str, *, knows: bool
+) -> None:  # R7.34
+    """`knows`: its service still knows the job."""
+    first, second = (Service(network, state=state).start() for state in (tmp_path / "s" if knows else None, None))
+    here = start(first.endpoint, [DataPath() for _ in range(3)])
+    beside = start(second.endpoint, [DataPath() for _ in range(3)], beside=here)
+    first.kill()
+    ender = here.members[0], beside.members[0]
+    if order == "abort":
+        network.run(*(partial(member.abort, REASON) for member in ender))
+    network.run(*(member.leave for member in ender))
+    network.wait_until(lambda: beside.paths[1].errors, "the second has said so")
+    first.start()
+    began_at = network.now()
+    here.members[1].leave()
+    assert network.now() - began_at <= life_table.LEAVE_S_MAX + membership.THREAD_END_S_MAX
+    network.wait_until(lambda: here.paths[2].errors, "the first says so, too")
+    (error,) = here.paths[2].errors
+    assert isinstance(error, WorkerLeftError) == (order == "leave") and (REASON in str(error)) == (order == "abort")
+
+
+def test_of_a_jobs_ends_at_several_aggregators_the_first_is_the_reason() -> None:
+    abort = Abort()
+    for reason in ("the first", "the second"):
+        abort.note_end(reason)
+    abort.give_known_end()
+    assert abort.order is not None and abort.order.reason == "the first"
 
 
 # A worker that leaves looks for no other lease.

@@ -73,6 +73,8 @@ class Watched:
         """What went against a promise; the worker's thread has seen it alone."""
         self.order: Event | None = None
         self.ordered_at = self.leaves_at = math.inf
+        self.elsewhere_at = math.inf
+        """When a leaving worker hears that another aggregator has heard its abort."""
         self.is_heard = False
         """Its order is, or it was told that its job is over."""
         self._others: set[str] = set()
@@ -96,7 +98,10 @@ class Watched:
             Event.SILENCE: lambda: self._heard_at + self._silence_s,
             Event.RETRY: lambda: self._since + self._pause_s,
             Event.ENDING: lambda: self._since + LEAVE_S_MAX,
-            Event.GIVE_UP: lambda: self.ordered_at + ABORT_S_MAX if self.is_patient else self.leaves_at + LEAVE_S_MAX,
+            Event.GIVE_UP: lambda: min(
+                self.ordered_at + ABORT_S_MAX if self.is_patient else self.leaves_at + LEAVE_S_MAX,
+                self.elsewhere_at + LEAVE_S_MAX,
+            ),
         }
         """When each timer runs out."""
         self._handle, life.handle = life.handle, self.handle  # type: ignore[method-assign]
@@ -198,7 +203,7 @@ class Watched:
         if event is Event.ELSEWHERE or Do.HEARD in did or (Do.SAY in did and Do.ABORT_ALL not in did):
             self.is_heard = True
         if event is Event.ELSEWHERE and self.leaves_at < math.inf and before is not Phase.SPREADING:
-            assert self.life.phase is Phase.LEFT, "it leaves when another aggregator has heard its abort"
+            self.elsewhere_at = min(now, self.elsewhere_at)
         if event is Event.LEAVE:
             has_others = self.life.grant.workers > 1
             self.is_patient |= self.order is Event.ABORT and not self.is_heard and has_others

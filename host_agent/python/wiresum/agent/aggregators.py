@@ -8,7 +8,7 @@ lease and rounds at each. Only the workers know that all aggregators serve one j
 - Joining goes from one to the next in that order, for all jobs, so that two jobs which want the same aggregators do not
   each hold one and wait for the other.
 - A worker attends wherever it has joined, from the moment of joining. So an end of the job at one aggregator is known
-  to all workers, also to those that still wait for a place at the next, and each then leaves them all.
+  to all workers, also to those that still wait for a place at the next, and each then leaves them all, and says why.
 """
 
 from __future__ import annotations

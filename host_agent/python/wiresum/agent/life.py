@@ -37,6 +37,7 @@ from wiresum.agent.life_table import (
     FALLBACK_AFTER_S,
     FOLLOWS,
     IMPOSSIBLE,
+    LEAVE_S_MAX,
     NOTHING,
     RESUME_S,
     SILENCE_S_MAX,
@@ -499,8 +500,11 @@ class Life:
         return self.phase
 
     def _elsewhere(self) -> Phase:
+        """A leaving worker gives this service as long as for a good-bye."""
         self._heard_elsewhere = True
-        return self._go() if self._leaves else self.phase
+        if self._leaves:
+            self._timers[Event.GIVE_UP] = min(self._timers[Event.GIVE_UP], self._now + LEAVE_S_MAX)
+        return self.phase
 
     def _told(self) -> Phase:
         if self._order is _LEFT:

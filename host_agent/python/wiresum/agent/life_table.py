@@ -152,7 +152,7 @@ _FOLLOWS = {
     "attend": {Phase.ATTENDING},
     "hear halt give tell_there tell_next": {Phase.TELLING},
     "move": {Phase.ATTENDING, Phase.TELLING},
-    "alive beat look look_again further note spread leave_too": set(),
+    "alive beat look look_again further note spread leave_too elsewhere": set(),
     "lose": {Phase.SEEKING, Phase.AWAY, Phase.TELLING},
     "again": {Phase.ATTENDING, Phase.SEEKING, Phase.TELLING},
     "pause": {Phase.AWAY},
@@ -170,7 +170,7 @@ _FOLLOWS = {
     "reached unreached end": {Phase.OVER, Phase.LEFT},
     "told": {Phase.TOLD, Phase.LEFT},
     "finish end_told": {Phase.OVER},
-    "elsewhere go": {Phase.LEFT},
+    "go": {Phase.LEFT},
     "fork": {Phase.INERT},
 }
 """The phases that may follow an action of `TABLE`, besides the same one."""

@@ -32,7 +32,7 @@ from wiresum.agent.absence import await_last_results
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
-from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError
+from wiresum.agent.errors import JoinError, SwitchUnreachableError, WiresumError, WorkerLeftError
 from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption, ask_until_granted, with_address
 from wiresum.agent.life import Halt, Life, Move, Output, Worker
@@ -253,6 +253,7 @@ class Membership:
         heard the worker looks for one, for up to ABORT_S_MAX."""
         if self._life.phase is Phase.INERT:
             return
+        self._abort.give_known_end()
         self._put(Event.LEAVE)
         with self._lock:
             alone = self._thread is None and self._player is None
@@ -372,6 +373,8 @@ class Membership:
         self._group_watch = GroupWatch(self.grant, self.where, self._life.worker.traffic())
 
     def _say(self, error: WiresumError) -> None:
+        if not isinstance(error, WorkerLeftError):
+            self._abort.note_end(str(error).removeprefix(f"job '{self._job_name}' has ended: "))
         on_ended, self._on_ended = self._on_ended, None
         if on_ended is not None:
             on_ended(error)

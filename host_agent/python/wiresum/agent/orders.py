@@ -19,6 +19,8 @@ class Abort:
         self._members: list[Callable[..., None]] = []
         self.order: JobEnded | None = None
         """The order once given; None before."""
+        self._end = ""
+        """Why the job has ended at one of the aggregators, unless since a worker has left; empty: it has not."""
 
     def tell(self, member: Callable[..., None]) -> None:
         """Calls `member` with each event, and its data by `life_table.Event`: at once, if the order is already
@@ -39,6 +41,16 @@ class Abort:
                 self.order = aborted(reason)
                 for member in self._members:
                     member(Event.ABORT, self.order)
+
+    def note_end(self, reason: str) -> None:
+        """The job has ended at one of the aggregators."""
+        self._end = self._end or reason
+
+    def give_known_end(self) -> None:  # R7.34
+        """The worker leaves. If its job has ended at one aggregator, it says why at the others: they would say that
+        this worker has left, perhaps to one that has not heard the reason yet."""
+        if self._end:
+            self.give(self._end)
 
     def note_heard(self) -> None:
         """A service has heard the order, or has ended the job for another reason."""
