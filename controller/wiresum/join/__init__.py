@@ -54,7 +54,7 @@ from wiresum.join.operator_pb2 import (
     TenantReport,
     WorkerReport,
 )
-from wiresum.join.peers import TRANSLATION_ADVICE, describe_peer, why_translated
+from wiresum.join.peers import TRANSLATION_ADVICE, describe_peer, ranks_text, why_translated
 
 Admission = JoinRequest.Admission
 
@@ -149,5 +149,6 @@ __all__ = [
     "WorkerReport",
     "describe_peer",
     "name_problem",
+    "ranks_text",
     "why_translated",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 
 from wiresum.join.join_pb2 import Peer
 
@@ -10,10 +11,21 @@ HOST_NAME_CHARACTERS_MAX = 64
 """The most characters of a host's name in a text."""
 
 
+def ranks_text(ranks: Sequence[int], global_ranks: Sequence[int] = ()) -> str:
+    """Names workers by their ranks in their job: "rank 1". In a job of a subgroup, a worker has also the rank by which
+    people know it. Those of the same workers, in the same order, are added if they differ: "ranks 0, 1, global ranks
+    1, 3"."""
+    named = _numbered("rank", ranks)
+    return named if list(global_ranks) in ([], list(ranks)) else f"{named}, {_numbered('global rank', global_ranks)}"
+
+
+def _numbered(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+
+
 def describe_peer(peer: Peer) -> str:
     """Names a worker: its ranks, then what the service has verified, and then, quoted, what the worker says about
-    itself. In a job of a subgroup a worker has two ranks, named if they differ: the job's own, and the one by which
-    people know the worker."""
+    itself."""
     verified = [peer.address] if peer.address else []
     if peer.called_from not in ("", peer.address):
         verified.append(f"called from {peer.called_from}")
@@ -22,8 +34,8 @@ def describe_peer(peer: Peer) -> str:
     said = f"process {peer.process_id}"
     if peer.host_name:
         said += f" on {_cut(peer.host_name)!r}"
-    elsewhere = f", global rank {peer.global_rank}" if peer.HasField("global_rank") else ""
-    return f"rank {peer.rank}{elsewhere} ({', '.join([*verified, said])})"
+    named = ranks_text([peer.rank], [peer.global_rank] if peer.HasField("global_rank") else [])
+    return f"{named} ({', '.join([*verified, said])})"
 
 
 def why_translated(peer: Peer) -> str:

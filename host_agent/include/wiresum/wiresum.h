@@ -143,8 +143,10 @@ WIRESUM_API const char* wiresum_code_name(int code);
 
 /* Joins `job` as worker `rank` (0 to world_size - 1), and returns when all workers have. NULL, or "", is the job that
  * WIRESUM_JOB names, or, under Slurm, the one of this step (slurm-JOB.STEP): for a program that is in one job.
- * `settings` is NULL, or an array of "WIRESUM_NAME=value" that ends with NULL; they win over the environment. `flags`:
- * WIRESUM_NO_QUEUE, WIRESUM_FURTHER, or 0. `seconds`: how long to wait for the switch, the other workers and room. */
+ * `settings` is NULL, or an array of "WIRESUM_NAME=value" that ends with NULL; they win over the environment.
+ * WIRESUM_GLOBAL_RANK can be given here alone, for a job of a part of a program's workers: the worker's rank in the
+ * program, which errors name beside `rank`. `flags`: WIRESUM_NO_QUEUE, WIRESUM_FURTHER, or 0. `seconds`: how long to
+ * wait for the switch, the other workers and room. */
 WIRESUM_API int wiresum_join(const char* job, int rank, int world_size, const char* const* settings, unsigned flags,
                              double seconds, wiresum_session** session);
 

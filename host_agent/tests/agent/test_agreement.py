@@ -37,13 +37,13 @@ class Exchange:
         return gather
 
 
-def outcomes(*describe: Describe) -> tuple[list[str], Exchange]:
+def outcomes(*describe: Describe, global_ranks: Sequence[int] = ()) -> tuple[list[str], Exchange]:
     """Each rank's error; "" where there is none."""
     exchange = Exchange(len(describe))
 
     def run(rank: int) -> str:
         try:
-            require_agreement("the arguments of f()", describe[rank], exchange.of(rank))
+            require_agreement("the arguments of f()", describe[rank], exchange.of(rank), global_ranks)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         return ""
@@ -109,6 +109,19 @@ def test_what_one_rank_refuses_is_an_error_at_all() -> None:
     found, _ = outcomes(saying({"a": 1}), refusing("no a"), saying({"a": 2}))
     text = "the arguments of f() are refused at rank 1, and so at all ranks. rank 1 says: no a"
     assert found == [f"ValueError: {text}"] * 3
+
+
+@pytest.mark.parametrize(
+    ("describe", "said"),
+    [
+        (saying({"a": 1}), "differ: a (ranks 0, 1, global ranks 1, 3 have 2; rank 2, global rank 5 has 1)"),
+        (refusing("no a"), "refused at rank 2, global rank 5, and so at all ranks. rank 2, global rank 5 says: no a"),
+    ],
+)
+def test_where_global_ranks_differ_they_are_named_too(describe: Describe, said: str) -> None:
+    two = saying({"a": 2})
+    found, _ = outcomes(two, two, describe, global_ranks=[1, 3, 5])
+    assert [text.endswith(said) for text in found] == [True] * 3
 
 
 def test_what_all_ranks_refuse_is_the_own_error_of_each() -> None:

@@ -160,7 +160,7 @@ def test_why_a_data_path_has_failed_is_said_in_words(
     membership: JobMembership, told: dict[str, object], kind: type[WiresumError], says: str
 ) -> None:
     assert membership._aggregators is not None
-    membership._causes = Causes(membership._aggregators, "job")
+    membership._causes = Causes(membership._aggregators, "rank 0 of job 'job'")
     error = membership.explain("explain", state(**told))
     assert type(error) is kind and says in str(error)
 
@@ -170,7 +170,7 @@ def test_who_waits_in_vain_is_told_of_a_multicast_group_that_is_silent(membershi
     silent = list(membership._aggregators)[1].membership
     silent.group_is_silent = True  # type: ignore[misc]
     silent.grant.results_group.address = "239.192.0.0"
-    causes = Causes(membership._aggregators, "job")
+    causes = Causes(membership._aggregators, "a worker")
     said = str(causes.of_status("timed-out", 0, [TrafficStats()] * 2, greeted=True))
     assert said.count("the multicast group 239.192.0.0: does the network carry that from it to this worker") == 1
 
@@ -180,7 +180,7 @@ def test_a_heartbeat_may_see_before_the_session_that_nothing_came_back(
     membership: JobMembership, greeted: str, cause: type[WiresumError]
 ) -> None:
     assert membership._aggregators is not None
-    membership._causes = Causes(membership._aggregators, "job")
+    membership._causes = Causes(membership._aggregators, "rank 0 of job 'job'")
     ended: list[tuple[WiresumError, bool]] = []
     session = Session()
     membership.attend(lambda: state(greeted=greeted), lambda *told: ended.append(told), session.halt, session.move)

@@ -239,16 +239,22 @@ def test_an_unknown_variable_is_warned_of_and_a_misspelt_one_is_refused(start: S
 @pytest.mark.parametrize(
     ("scenario", "says"),
     [
-        ("exits", "WIRESUM_ERROR_ABORTED.*rank 1 of job 'exits': its process ended without leaving"),
-        ("crashes", "WIRESUM_ERROR_ABORTED.*rank 1 of job 'crashes': its process ended without leaving"),
-        ("leaves", r"WIRESUM_ERROR_ABORTED.*rank 1 .* left"),
-        ("diverges", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
+        ("exits", "WIRESUM_ERROR_ABORTED.*rank 1, global rank 8 of job 'exits': its process ended without leaving"),
+        ("crashes", "WIRESUM_ERROR_ABORTED.*rank 1, global rank 8 of job 'crashes': its process ended without leaving"),
+        ("leaves", r"WIRESUM_ERROR_ABORTED.*rank 1, global rank 8 \(.* left"),
+        (
+            "diverges",
+            "WIRESUM_ERROR_(DIVERGED|ABORTED).*rank (0, global rank 4|1, global rank 8).*different collectives",
+        ),
         ("widths-diverge", "WIRESUM_ERROR_(DIVERGED|ABORTED).*different collectives"),
     ],
 )
 def test_a_worker_that_ends_early_ends_the_job_and_the_others_know_why(start: Start, scenario: str, says: str) -> None:
     with service(leave_grace_s=0.0) as endpoint:
-        first, second = (start(scenario, rank, 2, WIRESUM_SWITCH=endpoint) for rank in range(2))
+        first, second = (
+            start(scenario, rank, 2, WIRESUM_SWITCH=endpoint, TEST_SETTING=f"WIRESUM_GLOBAL_RANK={4 + 4 * rank}")
+            for rank in range(2)
+        )
         await_line(first, "waiting")
         go_on(second)
         assert re.search(says, outcome(first))

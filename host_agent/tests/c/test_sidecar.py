@@ -11,6 +11,7 @@ from concurrent import futures
 
 import pytest
 
+from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import SessionClosedError, WiresumError
 from wiresum.agent.sidecar.lines import Channel, Line, LineError, decode, encode
 from wiresum.agent.sidecar.process import serve
@@ -52,6 +53,20 @@ def test_a_number_outside_its_limits_is_refused() -> None:
             line.number(name)
     with pytest.raises(LineError):
         line.number("count", 15)
+
+
+def test_a_global_rank_is_a_setting_of_one_session() -> None:
+    service = Service(Channel(socket.socketpair()[0]))
+
+    def config_of(setting: str) -> AgentConfig:
+        numbers = {"version": str(SIDECAR_VERSION), "timeout_ms": "1"}
+        return service._config_of(Line("join", {"settings": f"{setting}\0", "environment": "", **numbers}))
+
+    assert config_of("WIRESUM_GLOBAL_RANK=7").named(1) == "rank 1, global rank 7"
+    assert config_of("WIRESUM_GLOBAL_RANK=0").named(0) == config_of("WIRESUM_BITS=8").named(0) == "rank 0"
+    for wrong in ("", "-1", "first", str(2**31)):
+        with pytest.raises(ValueError, match=f"WIRESUM_GLOBAL_RANK is '{wrong}': it must be 0 to 2147483647"):
+            config_of(f"WIRESUM_GLOBAL_RANK={wrong}")
 
 
 def test_a_worker_is_halted_and_moved_and_says_why_it_cannot_be() -> None:

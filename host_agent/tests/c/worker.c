@@ -52,7 +52,7 @@ static void check(int code, const char* what) {
 
 static wiresum_session* join(const char* job) {
   wiresum_session* session = NULL;
-  CHECK(wiresum_join(job, rank, world_size, NULL, 0, 60, &session));
+  CHECK(wiresum_join(job, rank, world_size, (const char*[]){getenv("TEST_SETTING"), NULL}, 0, 60, &session));
   return session;
 }
 

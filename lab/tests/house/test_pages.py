@@ -353,8 +353,8 @@ def test_every_mentioned_environment_variable_is_read() -> None:
     read = {setting.variable for setting in settings_of().values()} | FOREIGN_VARIABLES
     sources = [name for name in TEXTS if not name.endswith(".md")]
     for each in mentions(
-        r"^(WIRESUM_\w+) = |environ(?:\.get\(|\.pop\(|\[)\s*\"(WIRESUM_\w+)\"|(?:getenv\(|Setting = )\"(WIRESUM_\w+)\"|"
-        r"\$ENV\{(WIRESUM_\w+)\}|\$\{?(WIRESUM_\w+)",
+        r"^(WIRESUM_\w+) = |(?:environ|settings)(?:\.get\(|\.pop\(|\[)\s*\"(WIRESUM_\w+)\"|"
+        r"(?:getenv\(|Setting = )\"(WIRESUM_\w+)\"|\$ENV\{(WIRESUM_\w+)\}|\$\{?(WIRESUM_\w+)",
         sources,
     ):
         read |= set(each.groups)

@@ -104,6 +104,17 @@ def test_over_wiresum_sums_and_maxima_go_through_the_switch(switched: Cluster) -
         assert gloo == {}
 
 
+def names_both_ranks(rank: int, size: int) -> None:
+    group = dist.new_group([0, 2])
+    if rank != 1:
+        with pytest.raises(ValueError, match=r"a \(rank 0 has 0; rank 1, global rank 2 has 2\)"):
+            GroupAggregator(group).require_agreement("the arguments", lambda: {"a": rank})
+
+
+def test_differences_in_a_subgroup_name_both_ranks(trio: Cluster) -> None:
+    trio.run(names_both_ranks)
+
+
 def test_without_a_group_the_error_says_what_to_do() -> None:
     assert not dist.is_initialized()
     with pytest.raises((RuntimeError, ValueError), match="init_process_group"):

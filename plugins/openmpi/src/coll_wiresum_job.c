@@ -71,12 +71,14 @@ static int agree_on_who_failed(mca_coll_wiresum_module_t* module, struct ompi_co
 
 static int join(mca_coll_wiresum_module_t* module, struct ompi_communicator_t* comm, const char* job,
                 const Settings* agreed, bool is_first) {
-  char precision[64], endpoint[512];
-  const char* settings[3] = {precision};
+  char precision[64], global_rank[64], endpoint[512];
+  const char* settings[4] = {precision, global_rank};
   snprintf(precision, sizeof precision, "WIRESUM_PRECISION=%s", agreed->precision);
+  /* All processes are of one MPI_COMM_WORLD, where this is the rank. */
+  snprintf(global_rank, sizeof global_rank, "WIRESUM_GLOBAL_RANK=%" PRIu32, OPAL_PROC_MY_NAME.vpid);
   if (mca_coll_wiresum_parameters.switch_endpoint != NULL && *mca_coll_wiresum_parameters.switch_endpoint != '\0') {
     snprintf(endpoint, sizeof endpoint, "WIRESUM_SWITCH=%s", mca_coll_wiresum_parameters.switch_endpoint);
-    settings[1] = endpoint;
+    settings[2] = endpoint;
   }
   atomic_fetch_add(&jobs, 1);
   const unsigned how = is_first ? WIRESUM_NO_QUEUE : WIRESUM_FURTHER; /* a program may have many communicators */

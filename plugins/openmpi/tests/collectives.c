@@ -320,6 +320,19 @@ static void pairs(void) {
   MPI_Comm_free(&pair);
 }
 
+/* All processes but the first are in a communicator, where they sum different numbers of elements. */
+static void differ(void) {
+  static int32_t values[2 * ELEMENTS];
+  MPI_Comm rest;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &rest);
+  if (rank != 0) {
+    sum_all(rest);
+    MPI_Comm_set_errhandler(rest, MPI_ERRORS_RETURN);
+    EXPECT(MPI_Allreduce(MPI_IN_PLACE, values, ELEMENTS + rank, MPI_INT, MPI_SUM, rest) != MPI_SUCCESS);
+  }
+  MPI_Comm_free(&rest);
+}
+
 /* Sums until the communicator has joined, and two more. */
 static void sums(void) {
   MPI_Request request;
@@ -428,6 +441,8 @@ int main(int count, char** words) {
     dups();
   } else if (strcmp(scenario, "pairs") == 0) {
     pairs();
+  } else if (strcmp(scenario, "differ") == 0) {
+    differ();
   } else if (strcmp(scenario, "sums") == 0) {
     sums();
   } else if (strcmp(scenario, "floats") == 0) {

@@ -136,6 +136,11 @@ def test_rank_0_decides_how_floats_are_rounded(run: Run, monkeypatch: pytest.Mon
     assert "\n0 floats differ" in f"\n{said}"
 
 
+def test_errors_of_a_communicator_name_the_ranks_in_the_world_too(run: Run) -> None:
+    said = run("differ", 3)
+    assert re.search(r"coll:wiresum: .*(rank 0, global rank 1|rank 1, global rank 2)\b.*different collectives", said)
+
+
 def test_a_communicator_joins_after_some_collectives(run: Run) -> None:
     # Every second of eight sums is blocking: after three, the next blocking one is the fifth.
     assert carried(run("sums", 2, join_after="3")) == {0: [4]}

@@ -3,9 +3,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +21,9 @@ from wiresum.agent.config import AgentConfig
 from wiresum.join import name_problem
 from wiresum.torch import creation
 from wiresum.torch.backend import backend_of
+from wiresum.torch.flight_recorder import Group
 from wiresum.torch.network import Network
+from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 from wiresum_lab.ranks.cluster import Cluster, runs_in
 
@@ -106,6 +111,47 @@ def test_a_worker_with_another_number_of_aggregators_gets_an_error(
     (said,) = cluster.collect(ranks=[1])
     assert "names 2 aggregators at rank 1 and 1 at rank 0" in said
     cluster.kill(0)  # rank 0 waits for rank 1
+
+
+def of_a_subgroup(store: dist.HashStore, rank: int) -> list[Callable[[], object]]:
+    """Steps of making a subgroup that fail at this rank."""
+    group, offer, no_time = (
+        Group("g", "undefined", [1, 3]),
+        creation._Offer("job", 1, "", "127.0.0.1:1", ""),
+        timedelta(milliseconds=1),
+    )
+    return [
+        lambda: creation._meet(store, rank, group, offer, no_time),
+        lambda: creation._all_joined(store, rank, group, "j", None),
+        lambda: creation._at_local_switch(AgentConfig(), offer, rank, group),
+        lambda: creation._at_local_switch(AgentConfig(switch="local"), offer, rank, group),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rank", "step", "said"),
+    [
+        (0, 0, "rank 0, global rank 1 waited 0 s for rank 1, global rank 3 to make"),
+        (1, 0, "rank 1, global rank 3 waited 0 s for rank 0, global rank 1 to make"),
+        (0, 1, "rank 1, global rank 3 could not join job 'j': the reason"),
+        (1, 2, "`local` at rank 0, global rank 1, and not at rank 1, global rank 3: "),
+        (1, 3, "rank 1, global rank 3 is on another than rank 0, global rank 1: "),
+    ],
+)
+def test_errors_of_making_a_subgroup_name_both_ranks(rank: int, step: int, said: str) -> None:
+    store = dist.HashStore()
+    store.set("outcome/1", "failed the reason")
+    with pytest.raises((RuntimeError, ValueError), match=said):
+        of_a_subgroup(store, rank)[step]()
+
+
+def test_a_subgroups_member_without_the_extension_is_named_by_both_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    store, group = dist.HashStore(), Group("g", "undefined", [1, 3])
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(creation._agree, None, store, 1, group)
+        creation._agree(cast(ModuleType, object()), store, 0, group)
+        other.result(PATIENCE_S)
+    assert "rank 1, global rank 3 has no C++ part" in caplog.text
 
 
 @runs_in("make_cluster", 2, grouped=False)

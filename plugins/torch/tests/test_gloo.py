@@ -44,7 +44,7 @@ def gloo() -> Gloo:
     options = ProcessGroupGloo._Options()
     device = ProcessGroupGloo.create_device(hostname="127.0.0.1")
     options._devices = [device]
-    return Gloo(ProcessGroupGloo(store, 0, 1, options), device, store, 0, 1)
+    return Gloo(ProcessGroupGloo(store, 0, 1, options), device, store, 0, 1, "rank 0")
 
 
 @pytest.fixture

@@ -18,6 +18,9 @@ import torch.distributed as dist
 
 import wiresum.torch
 from wiresum.agent.config import AgentConfig
+from wiresum.torch.backend import backend_of
+from wiresum.torch.calls import Call
+from wiresum.torch.gloo import GlooCall
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks import network_sum
@@ -50,10 +53,15 @@ def test_new_group_of_any_subset_has_a_job_of_its_own(rank: int, size: int) -> N
 
 @runs_in("quartet")
 def test_errors_of_a_subgroup_name_both_ranks(rank: int, size: int) -> None:
-    """Errors give the rank in the group, and the one that people know: of different calls, and of a worker that
-    left."""
-    diverging, left = dist.new_group([1, 3]), dist.new_group([1, 3])
+    """Errors give the rank in the group, and the one that people know: of different calls, of a worker that left, of
+    other arguments, and of a call of Gloo's where there is no network."""
+    diverging, left, single = dist.new_group([1, 3]), dist.new_group([1, 3]), dist.new_group([3])
     if rank in (1, 3):
+        with pytest.raises(ValueError, match=r"\(rank 0, global rank 1 has 9; rank 1, global rank 3 has 11\)"):
+            wiresum.torch.reproducible(torch.nn.Linear(1, 1), 8 + rank, left)
+        sums = wiresum.torch.reproducible(torch.nn.Linear(1, 1), 2, left)
+        with pytest.raises(RuntimeError, match=r"rank 0, global rank 1 did 0 .*rank 1, global rank 3 did 0"):
+            sums.reduce()
         with pytest.raises(dist.DistBackendError) as caught:
             dist.all_reduce(torch.ones(rank), group=diverging)
         for named in ("rank 0, global rank 1 called", "rank 1, global rank 3 called"):
@@ -63,6 +71,11 @@ def test_errors_of_a_subgroup_name_both_ranks(rank: int, size: int) -> None:
                 dist.all_reduce(torch.ones(10), group=left)
         for group in (diverging, left):
             dist.destroy_process_group(group)
+    if rank == 3:
+        backend = backend_of(single)
+        assert backend is not None and backend.network is None
+        said = backend.gloo._explain(GlooCall(Call(0, "a test", None, [], 1.0)), RuntimeError("no"), None)
+        assert str(said).startswith("rank 0, global rank 3: a test()")
 
 
 @runs_in("quartet")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 import wiresum.torch
 from wiresum.agent.errors import WorkerLostError
 from wiresum.torch import creation
+from wiresum.torch.flight_recorder import Group
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import SwitchProcess, unused_port, wait_until
 from wiresum_lab.ranks.cluster import Cluster, await_marks, environment, runs_in
@@ -238,9 +240,9 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
     if rank == 0:
         return
     expected = (
-        "rank 0 waited 2 s for rank 1 of 2 to make the process group, rank 2 of the whole. See"
+        "rank 0, global rank 1 waited 2 s for rank 1, global rank 2 to make a process group of 2. See"
         if rank == 1
-        else "rank 1 waited 2 s for rank 0 of 2 to make the process group. See"
+        else "rank 1, global rank 2 waited 2 s for rank 0 to make a process group of 2. See"
     )
     with (
         mock.patch.object(creation, "REST_TIMEOUT", timedelta(seconds=2)),
@@ -251,19 +253,23 @@ def test_members_that_do_not_come_are_named_in_time(rank: int, size: int) -> Non
 
 @runs_in("new_pair")
 def test_who_has_the_store_is_said_where_it_does_not_answer(rank: int, size: int) -> None:
-    """The store has ended with rank 0; what the switch's service says stays as it is."""
+    """The store has ended with rank 0; what the switch's service says stays as it is. The group is a part of one."""
+    spec = replace(implementation().spec, group=Group("part", "undefined", [5, 7]))
 
     def fail(*_: object) -> None:
         raise error
 
-    for cause, said in ((None, "the group's store, .* does not answer"), (OSError("no switch"), "^broken$")):
+    named = (
+        f"rank {rank}, global rank {5 + 2 * rank} cannot meet those that go on: the group's store, .* does not answer"
+    )
+    for cause, said in ((None, named), (OSError("no switch"), "^broken$")):
         error = dist.DistNetworkError("broken")
         error.__cause__ = cause
         with (
             mock.patch.object(creation, "_meet", fail),
             pytest.raises(dist.DistNetworkError, match=said),
         ):
-            dist.shrink_group([1 - rank])
+            spec.rest([rank], rank, timedelta(seconds=1))
 
 
 def shrinks_while_another_dies(rank: int, size: int) -> tuple[str, int]:

@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from wiresum.join import ranks_text as ranks_text
+
 Gather: TypeAlias = Callable[[bytes], Sequence[bytes]]
 """Exchanges messages of one length. Returns the messages of all ranks, by rank."""
 
@@ -22,11 +24,14 @@ _LENGTH_BYTES = 8
 _NOTHING = "nothing"
 
 
-def require_agreement(what: str, describe: Callable[[], Mapping[str, Any]], gather: Gather) -> None:
+def require_agreement(
+    what: str, describe: Callable[[], Mapping[str, Any]], gather: Gather, global_ranks: Sequence[int] = ()
+) -> None:
     """Compares what `describe` returns: names, with numbers, text, None, or sequences or mappings of these.
 
     `describe` may raise instead, for arguments that this rank refuses. If it raises at all ranks, each raises its own
     error. Otherwise a ValueError at all ranks says what differs. `what` is the subject of its text, in the plural.
+    `global_ranks`, by rank, are for that text (ranks_text).
     """
     error: Exception | None = None
     try:
@@ -37,21 +42,23 @@ def require_agreement(what: str, describe: Callable[[], Mapping[str, Any]], gath
     if len(set(digests)) > 1:
         everybody = [_read(message) for message in _gather_unequal(_written(mine), gather)]
         if not all("error" in one for one in everybody):
-            raise ValueError(_disagreement(what, everybody)) from error
+            raise ValueError(_disagreement(what, everybody, global_ranks)) from error
     if error is not None:
         raise error
 
 
-def by_rank(values: Mapping[int, object]) -> str:
-    """Each value with the ranks that have it: "rank 0 has 1; ranks 1, 2 have 2"."""
+def by_rank(values: Mapping[int, object], global_ranks: Sequence[int] = ()) -> str:
+    """Each value with the ranks that have it: "rank 0 has 1; ranks 1, 2 have 2". `global_ranks` are by rank."""
     ranks: dict[object, list[int]] = {}
     for rank, value in sorted(values.items()):
         ranks.setdefault(value, []).append(rank)
-    return "; ".join(f"{ranks_text(who)} {'has' if len(who) == 1 else 'have'} {value}" for value, who in ranks.items())
+    return "; ".join(
+        f"{_named(who, global_ranks)} {'has' if len(who) == 1 else 'have'} {value}" for value, who in ranks.items()
+    )
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+def _named(ranks: Sequence[int], global_ranks: Sequence[int]) -> str:
+    return ranks_text(ranks, [global_ranks[rank] for rank in ranks] if global_ranks else [])
 
 
 def _flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -92,16 +99,16 @@ def _read(message: bytes) -> dict[str, dict[str, str]]:
         return {"parts": {"what it says": "bytes that cannot be read: run one version of wiresum at all ranks"}}
 
 
-def _disagreement(what: str, everybody: Sequence[Mapping[str, Mapping[str, str]]]) -> str:
+def _disagreement(what: str, everybody: Sequence[Mapping[str, Mapping[str, str]]], global_ranks: Sequence[int]) -> str:
     """Returns the error's text, which depends only on what all ranks have received."""
     if refused := {rank: one["error"].get("", _NOTHING) for rank, one in enumerate(everybody) if "error" in one}:
-        said = "; ".join(f"{ranks_text([rank])} says: {text}" for rank, text in refused.items())
-        return f"{what} are refused at {ranks_text(list(refused))}, and so at all ranks. {said}"
+        said = "; ".join(f"{_named([rank], global_ranks)} says: {text}" for rank, text in refused.items())
+        return f"{what} are refused at {_named(list(refused), global_ranks)}, and so at all ranks. {said}"
     parts = [one.get("parts", {}) for one in everybody]
     names = dict.fromkeys(name for mine in parts for name in mine)
     different = [name for name in names if len({mine.get(name) for mine in parts}) > 1]
     shown = [
-        f"{name} ({by_rank({rank: mine.get(name, _NOTHING) for rank, mine in enumerate(parts)})})"
+        f"{name} ({by_rank({rank: mine.get(name, _NOTHING) for rank, mine in enumerate(parts)}, global_ranks)})"
         for name in different[:_DIFFERENCES_SHOWN_MAX]
     ]
     more = len(different) - len(shown)

@@ -31,9 +31,9 @@ class Causes:
     """Explains failures of one worker's data path. Any thread may call any method; asking the aggregators takes a
     bounded while."""
 
-    def __init__(self, aggregators: Aggregators, job_name: str) -> None:
-        self._aggregators = aggregators
-        self._who = f"rank {next(iter(aggregators)).membership.grant.rank} of job '{job_name}'"
+    def __init__(self, aggregators: Aggregators, who: str) -> None:
+        """`who` names the worker for people."""
+        self._aggregators, self._who = aggregators, who
 
     def of_status(self, status: str, tensor: int, states: Sequence[TrafficStats], *, greeted: bool) -> WiresumError:
         """Explains why a collective with this tag ended "diverged", "timed-out", "no-memory", "impossible", "wrong-sum"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from wiresum.join import addresses, name_problem
+from wiresum.join import addresses, name_problem, ranks_text
 from wiresum.join.constants import (
     AGGREGATORS_MAX,
     CONTROL_PORT,
@@ -391,6 +391,10 @@ class AgentConfig:
             if setting.agreed
         }
         return values | {"the number of aggregators in WIRESUM_SWITCH": str(len(self.aggregators))}
+
+    def named(self, rank: int) -> str:
+        """Names this worker, which has this rank in a job, for people."""
+        return ranks_text([rank], [self.global_rank] if self.global_rank >= 0 else [])
 
     @property
     def may_fall_back(self) -> bool:

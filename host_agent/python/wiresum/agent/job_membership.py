@@ -98,7 +98,7 @@ class JobMembership:
             raise
         if self._fallback is not None:
             self._fallback.know(next(iter(aggregators)).membership.grant)
-        self._causes = Causes(aggregators, self._job_name)
+        self._causes = Causes(aggregators, f"{self._config.named(self._rank)} of job '{self._job_name}'")
         if self.sharing[:1] == [self._rank]:
             log.info("%d workers of this host share one stream in job '%s'", len(self.sharing), self._job_name)
         with self._moving:

@@ -42,6 +42,8 @@ class Aggregator(ABC):
     def __init__(self, workers: int, local: Sequence[int]) -> None:
         self.workers = workers
         self.local = tuple(local)
+        self.global_ranks: Sequence[int] = ()
+        """The workers' ranks in the whole program, by worker, for errors; empty: the same."""
         self.traffic = Traffic()
 
     def sum(self, contributions: Sequence[Int32Array], bits: int) -> Int32Array:
@@ -94,7 +96,7 @@ class Aggregator(ABC):
                 return [message]
             return [bytes(parcel) for parcel in self._gather([np.frombuffer(message, np.uint8)])]
 
-        require_agreement(what, describe, gather)
+        require_agreement(what, describe, gather, self.global_ranks)
 
     def _gather_counted(self, contributions: Sequence[Bytes]) -> list[Bytes]:
         gathered = self._gather(contributions)

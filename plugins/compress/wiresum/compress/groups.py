@@ -28,6 +28,7 @@ class GroupAggregator(Aggregator):
                 "torch.distributed.init_process_group, as in 'wiresum' or 'cpu:gloo,cuda:nccl'"
             )
         super().__init__(dist.get_world_size(self._group), [dist.get_rank(self._group)])
+        self.global_ranks = dist.get_process_group_ranks(self._group)
 
     def prefers_sum(self, words_sum: int, words_each: int) -> bool:
         """True if a sum is faster than a gather, as in the base class, but for a ring: a sum passes each link twice, a

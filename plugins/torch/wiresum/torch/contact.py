@@ -109,13 +109,14 @@ class Contact:
 
 
 @contextlib.contextmanager
-def naming_store(rank: int, store: str) -> Iterator[None]:
-    """The error of a store that does not answer says which one it is, where members that go on meet."""
+def naming_store(member: str, store: str) -> Iterator[None]:
+    """The error of a store that does not answer says which one it is, where members that go on meet, and names this
+    `member`."""
     try:
         yield
     except dist.DistNetworkError as error:
         if error.__cause__ is not None:  # the service's
             raise
         raise dist.DistNetworkError(
-            f"rank {rank} cannot meet those that go on: {store} does not answer ({error})"
+            f"{member} cannot meet those that go on: {store} does not answer ({error})"
         ) from error

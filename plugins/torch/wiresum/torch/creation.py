@@ -148,20 +148,20 @@ class GroupSpec:
         try:
             goes_on_at = home.endpoint if home is not None else config.fallback
             offered = _Offer(name, len(config.aggregators), goes_on_at, local, host_id().hex())
-            store, offer = _meet(self.store, rank, ranks, offered, patience)
-            config = _at_local_switch(config, offer, rank)
+            store, offer = _meet(self.store, rank, self.group, offered, patience)
+            config = _at_local_switch(config, offer, rank, self.group)
             _job_names[self.subgroup] = job = offer.job
             config = _with_fallback(config, offer.fallback)
-            session = _join(config, store, job, rank, size, may_refuse=self.may_refuse) if size > 1 else None
+            session = _join(config, store, job, rank, self.group, may_refuse=self.may_refuse) if size > 1 else None
         finally:
             if home is not None:
                 home.give_back()
         try:
-            native, cuts = _agree(native, store, rank, size)
+            native, cuts = _agree(native, store, rank, self.group)
             device = device_of(config)
             kind = ProcessGroupGloo if native is not None else PlainGloo
             made = make_gloo(PrefixStore("gloo", store), rank, size, patience, device, kind)
-            gloo = Gloo(made, device, self.store, rank, size)
+            gloo = Gloo(made, device, self.store, rank, size, self.group.named(rank))
             gloo.timeout = timeout
             if session is not None:
                 its_gloo = weakref.proxy(gloo)  # weak, since Gloo holds the network
@@ -207,10 +207,10 @@ class GroupSpec:
         """For `shrink`: makes the backend of the `ranks` that go on, among which this member's is `rank`."""
         # Members that exclude others than this one never meet it: both sides time out, and say for whom they waited.
         store = PrefixStore(f"rest/{'-'.join(map(str, ranks))}", self.store)
-        group = self.group
-        group = Group(group.name, f"{group.description}:shrunk", [group.ranks[member] for member in ranks])
+        old = self.group
+        group = Group(old.name, f"{old.description}:shrunk", [old.ranks[member] for member in ranks])
         ends = "which ends with the process that has it (rank 0, or the torchrun that has started rank 0),"
-        with naming_store(rank, f"the group's store, {ends}"):
+        with naming_store(old.named(rank), f"the group's store, {ends}"):
             spec = replace(self, store=store, group=group)
             # Members that go on wait for each other less long than at a start.
             return spec.make(ranks.index(rank), timeout, patience=min(timeout, REST_TIMEOUT))[0]
@@ -231,9 +231,11 @@ class GroupSpec:
             ranks = [member.rank for member in members]
             if len(set(ranks)) < len(ranks):  # their programs began apart from each other
                 ranks = list(range(len(ranks)))
-            with naming_store(rank, f"the store of the new rank 0, {members[0].host}:{members[0].port},"):
-                store = PrefixStore(f"{opts.uuid}", contact.store_of(members[0], patience))
-                spec = replace(self, store=store, group=self.group._replace(ranks=ranks))
+            group = self.group._replace(ranks=ranks)
+            first = members[0]
+            with naming_store(group.named(rank), f"the store of the new rank 0, {first.host}:{first.port},"):
+                store = PrefixStore(f"{opts.uuid}", contact.store_of(first, patience))
+                spec = replace(self, store=store, group=group)
                 # Members may have seen different numbers of groups, so the name's ending is a random one.
                 return spec.make(rank, before.timeout, patience=patience, ending=f"-{secrets.token_hex(4)}")[0]
 
@@ -252,19 +254,20 @@ class _Offer(NamedTuple):
     """Rank 0's host, in hexadecimal."""
 
 
-def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int) -> AgentConfig:
+def _at_local_switch(config: AgentConfig, offer: _Offer, rank: int, group: Group) -> AgentConfig:
     """The configuration with the switch that rank 0 has started, if WIRESUM_SWITCH asks for one."""
     if rank == 0 or (config.switch != LOCAL and not offer.local):
         return config
     if config.switch != LOCAL or not offer.local:
         at, other = (0, rank) if offer.local else (rank, 0)
         raise ValueError(
-            f"WIRESUM_SWITCH is `local` at rank {at}, and not at rank {other}: it must be the same at all workers"
+            f"WIRESUM_SWITCH is `local` at {group.named(at)}, and not at {group.named(other)}: it must be the same at "
+            "all workers"
         )
     if offer.host != host_id().hex():
         raise ValueError(
-            f"WIRESUM_SWITCH=local is for workers of one host, and rank {rank} is on another than rank 0: start a "
-            f"switch (`wiresum switch --help`), and name it in WIRESUM_SWITCH"
+            f"WIRESUM_SWITCH=local is for workers of one host, and {group.named(rank)} is on another than "
+            f"{group.named(0)}: start a switch (`wiresum switch --help`), and name it in WIRESUM_SWITCH"
         )
     own_switch.know(offer.local)
     return replace(config, switch=offer.local, tls="")
@@ -275,10 +278,10 @@ def _with_fallback(config: AgentConfig, agreed: str) -> AgentConfig:
     return replace(config, fallback=agreed if replace(config, fallback=AUTO).may_fall_back else OFF)
 
 
-def _meet(store: Store, rank: int, ranks: Sequence[int], offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
-    """Finds the other members, which are `ranks` of the whole group. Returns a part of the store that only they use,
-    and rank 0's offer. Raises a `WiresumTimeoutError` that names missing members, and a `ValueError` if rank 0 has a
-    different number of aggregators.
+def _meet(store: Store, rank: int, group: Group, offered: _Offer, timeout: timedelta) -> tuple[Store, _Offer]:
+    """Finds the other members. Returns a part of the store that only they use, and rank 0's offer. Raises a
+    `WiresumTimeoutError` that names missing members, and a `ValueError` if rank 0 has a different number of
+    aggregators.
 
     A store may hold values of earlier groups of the same name: torchrun's survives a restart of the workers. To act on
     no old value, each member asks a fresh question, and rank 0 answers until the member has the answer.
@@ -286,28 +289,28 @@ def _meet(store: Store, rank: int, ranks: Sequence[int], offered: _Offer, timeou
     if rank == 0:
         meeting, offer = secrets.token_hex(8), offered
         answer = json.dumps([meeting, *offer])
-        _answer_members(store, ranks, answer, f"heard/{meeting}", timeout)
+        _answer_members(store, group, answer, f"heard/{meeting}", timeout)
     else:
         question = secrets.token_hex(8)
         store.set(f"question/{rank}", question)
         try:
             store.wait([f"answer/{question}"], timeout)
         except dist.DistStoreError as error:
-            raise _missed(rank, [0], ranks, timeout) from error
+            raise _missed(rank, [0], group, timeout) from error
         meeting, *values = json.loads(store.get(f"answer/{question}").decode())
         offer = _Offer(*values)
         store.set(f"heard/{meeting}/{rank}", "")
         if offer.aggregators != offered.aggregators:
             raise ValueError(
-                f"WIRESUM_SWITCH names {offered.aggregators} aggregators at rank {rank} and {offer.aggregators} at "
-                "rank 0: it must be the same at all workers"
+                f"WIRESUM_SWITCH names {offered.aggregators} aggregators at {group.named(rank)} and "
+                f"{offer.aggregators} at {group.named(0)}: it must be the same at all workers"
             )
     return PrefixStore(f"meeting/{meeting}", store), offer
 
 
-def _answer_members(store: Store, ranks: Sequence[int], answer: str, heard: str, timeout: timedelta) -> None:
+def _answer_members(store: Store, group: Group, answer: str, heard: str, timeout: timedelta) -> None:
     deadline = time.monotonic() + timeout.total_seconds()
-    missing = set(range(1, len(ranks)))
+    missing = set(range(1, len(group.ranks)))
     while missing:
         for member in sorted(missing):
             if store.check([f"{heard}/{member}"]):
@@ -315,17 +318,15 @@ def _answer_members(store: Store, ranks: Sequence[int], answer: str, heard: str,
             elif store.check([f"question/{member}"]):
                 store.set(f"answer/{store.get(f'question/{member}').decode()}", answer)
         if missing and time.monotonic() > deadline:
-            raise _missed(0, sorted(missing), ranks, timeout)
+            raise _missed(0, sorted(missing), group, timeout)
         if missing:
             time.sleep(MEETING_POLL_S)
 
 
-def _missed(rank: int, missing: Sequence[int], ranks: Sequence[int], timeout: timedelta) -> WiresumTimeoutError:
-    names = ", ".join(str(member) for member in missing)
-    of_whole = ", ".join(str(ranks[member]) for member in missing)
+def _missed(rank: int, missing: Sequence[int], group: Group, timeout: timedelta) -> WiresumTimeoutError:
     return WiresumTimeoutError(
-        f"rank {rank} waited {timeout.total_seconds():.0f} s for rank {names} of {len(ranks)} to make the process "
-        f"group{f', rank {of_whole} of the whole' if of_whole != names else ''}. See their logs for the reason"
+        f"{group.named(rank)} waited {timeout.total_seconds():.0f} s for {group.named(*missing)} to make a process "
+        f"group of {len(group.ranks)}. See their logs for the reason"
     )
 
 
@@ -360,19 +361,19 @@ def _name_of_run() -> str:
     return "job" if run == "none" else run
 
 
-def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, may_refuse: bool) -> Session | None:
+def _join(config: AgentConfig, store: Store, job: str, rank: int, group: Group, *, may_refuse: bool) -> Session | None:
     """Joins the job. Returns None, at all members, if the switch has no free lease and the group `may_refuse`."""
     session: Session | None = None
     cause: Exception | None = None
     try:
         admission = Admission.FURTHER if may_refuse else Admission.QUEUE
-        session = Session.join(config, job_name=job, rank=rank, world_size=size, admission=admission)
+        session = Session.join(config, job_name=job, rank=rank, world_size=len(group.ranks), admission=admission)
     except Exception as error:
         cause = error
     with contextlib.ExitStack() as cleanup:
         if session is not None:
             cleanup.callback(session.close)
-        if may_refuse and not _all_joined(store, rank, size, job, cause):
+        if may_refuse and not _all_joined(store, rank, group, job, cause):
             return None
         if cause is not None:
             raise as_torch_error(cause) if isinstance(cause, WiresumError) else cause
@@ -380,20 +381,20 @@ def _join(config: AgentConfig, store: Store, job: str, rank: int, size: int, *, 
         return session
 
 
-def _agree(native: ModuleType | None, store: Store, rank: int, size: int) -> tuple[ModuleType | None, bool]:
+def _agree(native: ModuleType | None, store: Store, rank: int, group: Group) -> tuple[ModuleType | None, bool]:
     """Returns the extension, or None if a member lacks it, and True if a member has an accelerator: then all members
     cut long collectives (pieces.py). Members that have the extension would otherwise wait for the others when PyTorch
     connects its wrapper and the group's other backends."""
     if torch.accelerator.is_available():
         store.set("accelerator", "")
     if native is None:
-        store.set("without/rank", str(rank))
-    if store.add("without/asked", 1) == size:  # all members have said by now
-        store.set("without", store.get("without/rank").decode() if store.check(["without/rank"]) else "")
+        store.set("without/name", group.named(rank))
+    if store.add("without/asked", 1) == len(group.ranks):  # all members have said by now
+        store.set("without", store.get("without/name").decode() if store.check(["without/name"]) else "")
     without = store.get("without").decode()
     if native is not None and without and rank == 0:
         log.warning(
-            "wiresum: rank %s has no C++ part of the backend, and its log says why: all ranks of this group do without",
+            "wiresum: %s has no C++ part of the backend, and its log says why: all ranks of this group do without",
             without,
         )
     return None if without else native, store.check(["accelerator"])
@@ -411,11 +412,11 @@ def _outcome(cause: Exception | None) -> str:
     return f"{_REFUSED if no_room else _FAILED}{cause}"
 
 
-def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception | None) -> bool:
+def _all_joined(store: Store, rank: int, group: Group, job: str, cause: Exception | None) -> bool:
     """Tells the others how joining went here. Returns False if the switch refused a member. All members see the same
     outcomes, so they decide the same. Raises another member's failure, if this one has none."""
     store.set(f"outcome/{rank}", _outcome(cause))
-    outcomes = [store.get(f"outcome/{member}").decode() for member in range(size)]
+    outcomes = [store.get(f"outcome/{member}").decode() for member in range(len(group.ranks))]
     refusals = [text for text in outcomes if text.startswith(_REFUSED)]
     if refusals:
         if rank == 0:
@@ -423,5 +424,7 @@ def _all_joined(store: Store, rank: int, size: int, job: str, cause: Exception |
         return False
     for member, text in enumerate(outcomes):
         if cause is None and text.startswith(_FAILED):
-            raise dist.DistBackendError(f"rank {member} could not join job '{job}': {text.removeprefix(_FAILED)}")
+            raise dist.DistBackendError(
+                f"{group.named(member)} could not join job '{job}': {text.removeprefix(_FAILED)}"
+            )
     return True

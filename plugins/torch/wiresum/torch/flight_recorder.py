@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from wiresum.join import ranks_text
+
 if TYPE_CHECKING:
     from wiresum.torch.calls import Call
 
@@ -46,9 +48,9 @@ class Group(NamedTuple):
     ranks: list[int]
     """The members' ranks in the default group."""
 
-    def named(self, rank: int) -> str:
-        """Names a member for people: by its rank here, and by its global rank where they differ."""
-        return f"rank {rank}" if self.ranks[rank] == rank else f"rank {rank}, global rank {self.ranks[rank]}"
+    def named(self, *ranks: int) -> str:
+        """Names members for people: by their ranks here, and by their global ranks where those differ."""
+        return ranks_text(ranks, [self.ranks[rank] for rank in ranks])
 
 
 class Record(NamedTuple):

@@ -81,16 +81,16 @@ class GlooCall:
 
 class Gloo:
     """A group's Gloo. `network` is the same group's Network, if it has one: the two fail together. `device` is what
-    `device_of` returned, kept alive here."""
+    `device_of` returned, kept alive here. `name` is this worker's, for people."""
 
-    def __init__(self, backend: ProcessGroupGloo, device: Any, store: Store, rank: int, size: int) -> None:
+    def __init__(self, backend: ProcessGroupGloo, device: Any, store: Store, rank: int, size: int, name: str) -> None:
         self.backend = backend
         self._device = device
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
         self.bytes = 0
         """Bytes of all tensors that Gloo got, dense."""
-        self._rank = rank
+        self._rank, self._name = rank, name
         self._options = backend.options
         self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
@@ -325,7 +325,7 @@ class Gloo:
         return timeout if timeout > timedelta(0) else self.timeout
 
     def _late(self, call: GlooCall, waited_s: float) -> WiresumTimeoutError:
-        return WiresumTimeoutError(timed_out(self._name(), waited_s, call.in_full(), STILL_GOES_ON))
+        return WiresumTimeoutError(timed_out(self._name, waited_s, call.in_full(), STILL_GOES_ON))
 
     def _await_end(self, check: NetworkWork) -> None:
         """Waits until the check has ended, after a time-out, which ends both: then the session knows who lags."""
@@ -333,17 +333,13 @@ class Gloo:
         while not check.is_completed() and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _name(self) -> str:
-        """Names this worker for people: with both ranks where its group has a job."""
-        return self.network.name if self.network is not None else f"rank {self._rank}"
-
     def _explain(self, call: GlooCall, error: Exception, limit_s: float | None) -> Exception:
         """Says why a call that had begun failed: at a time-out of `limit_s`, or for another reason. After a time-out,
         or with a broken connection, the group has failed, and the others must be told. Otherwise Gloo has refused the
         call, and the group goes on."""
-        text = f"{self._name()}: {call.in_full()}, failed: {error}"
+        text = f"{self._name}: {call.in_full()}, failed: {error}"
         if limit_s is not None:
-            text = timed_out(self._name(), limit_s, call.in_full(), str(error))
+            text = timed_out(self._name, limit_s, call.in_full(), str(error))
         if limit_s is None and self._is_connected():
             return _caused(dist.DistBackendError(text), error)
         if (network := self.network) is not None:

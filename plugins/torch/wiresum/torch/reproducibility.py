@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent._native import DigitSums
-from wiresum.agent.agreement import require_agreement
+from wiresum.agent.agreement import ranks_text, require_agreement
 from wiresum.torch.plan import require_memory
 
 BUCKET_BYTES = 25_000_000
@@ -77,6 +77,7 @@ class Reproducible:
         self._rank, self._size = (0, 1) if alone else (dist.get_rank(group), dist.get_world_size(group))
         if self._rank < 0:
             raise ValueError("reproducible: this process is not in the group that was given")
+        self._global_ranks = [0] if alone else dist.get_process_group_ranks(group)
         self._require_agreement(model, words)
         self._sums = DigitSums(microbatches, words or 0)
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -187,11 +188,12 @@ class Reproducible:
     def _require_all(self, counts: _Bytes) -> None:
         wrong = []
         for rank, count in enumerate(counts):
+            named = ranks_text([rank], [self._global_ranks[rank]])
             share = self.microbatches * (rank + 1) // self._size - self.microbatches * rank // self._size
             if count == _FAILED:
-                wrong.append(f"rank {rank} failed" + (f" ({self._failure})" if rank == self._rank else ""))
+                wrong.append(f"{named} failed" + (f" ({self._failure})" if rank == self._rank else ""))
             elif count != share:
-                wrong.append(f"rank {rank} did {count} instead of {share}")
+                wrong.append(f"{named} did {count} instead of {share}")
         if wrong:
             raise RuntimeError(
                 f"reproducible: not all {self.microbatches} micro-batches are there: {'; '.join(wrong)}. "
@@ -275,7 +277,8 @@ class Reproducible:
                 "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
             }
 
-        require_agreement("reproducible: arguments, models and settings of PyTorch", checked, self._gather)
+        what = "reproducible: arguments, models and settings of PyTorch"
+        require_agreement(what, checked, self._gather, self._global_ranks)
 
     def _gather(self, message: bytes) -> list[bytes]:
         if self._size == 1:

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 ANSWER_S_MAX = 15.0
 """The longest wait for a worker's answer; half of the service's time-out for a lost worker, if that is less."""
 
+GLOBAL_RANK_MAX = 2**31 - 1
+
 
 class Service:
     """A session's service; `run` returns when the session is over."""
@@ -116,7 +118,7 @@ class Service:
             if problem := name_problem(line.text("job")):
                 raise ValueError(f"the job's name, {line.text('job')!r}, {problem}")
             self._channel.send("joining", process=os.getpid())
-            self._who = f"rank {line.text('rank')} of job '{line.text('job')}'"
+            self._who = f"{config.named(line.number('rank'))} of job '{line.text('job')}'"
             self._membership = JobMembership(
                 config,
                 job_name=line.text("job"),
@@ -147,9 +149,14 @@ class Service:
                 "let WIRESUM_PYTHON name the interpreter that has the same version of wiresum as the library"
             )
         settings = _variables_in(line.text("settings"))
+        global_rank = settings.pop("WIRESUM_GLOBAL_RANK", None)  # of one session: the environment cannot give it
+        if global_rank is not None and not (global_rank.isdecimal() and int(global_rank) <= GLOBAL_RANK_MAX):
+            raise ValueError(f"WIRESUM_GLOBAL_RANK is {global_rank!r}: it must be 0 to {GLOBAL_RANK_MAX}")
         refuse_unknown(settings)
         return AgentConfig.from_environment(
-            _variables_in(line.text("environment")) | settings, join_timeout_s=line.number("timeout_ms") / 1000
+            _variables_in(line.text("environment")) | settings,
+            join_timeout_s=line.number("timeout_ms") / 1000,
+            global_rank=None if global_rank is None else int(global_rank),
         )
 
     def _bind(self, address: str, count: int, within: tuple[int, int]) -> int:

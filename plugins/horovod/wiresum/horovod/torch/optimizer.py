@@ -335,7 +335,7 @@ def DistributedOptimizer(  # noqa: N802
     def gather(message: bytes) -> list[bytes]:
         return [message] if alone else gather_bytes(message, "DistributedOptimizer.arguments", process_set)
 
-    require_agreement("the arguments of DistributedOptimizer", checked, gather)
+    require_agreement("the arguments of DistributedOptimizer", checked, gather, process_set.ranks or ())
     reduction = _Reduction(
         names,
         [] if alone else _groups(optimizer, names, groups, process_set),
