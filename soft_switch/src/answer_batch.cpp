@@ -6,7 +6,7 @@ namespace wiresum::soft_switch {
 namespace {
 
 constexpr std::size_t kBatchMax = 64;
-/// How often a device that is behind is asked for buffers again.
+/// The number of times that a device without buffers is asked again.
 constexpr int kBufferTries = 1000;
 
 void relax() noexcept {

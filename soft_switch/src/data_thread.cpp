@@ -2,20 +2,19 @@
 //
 // The thread takes a burst of datagrams, gives each to the data plane, and sends the answers. Consecutive RESULTs of
 // one job and one port leave in a single call (answer_batch.hpp), so that the kernel can cut them from one buffer (GSO)
-// and a multicast costs a message for each receiver, not one for each packet. Marked ones (ECN) leave apart from the
-// others. A parent's packets in a burst are handled first, so that packets down to workers and packets up to the parent
-// make two batches rather than many short ones.
+// and a multicast costs a message for each receiver, not one for each packet. RESULTs with the ECN mark leave apart. A
+// parent's packets in a burst are handled first, so that packets down to workers and packets up to the parent make two
+// batches.
 //
-// The cells of a large lease are not in the near caches, so each datagram's cell is prefetched while those before it
-// are handled.
+// The cells of a large lease are not in the near caches, so each datagram's cell is prefetched during the handling of
+// earlier datagrams.
 //
-// Control requests (admit, evict, counters) are run by this thread itself, between bursts. That keeps locks out of the
-// data path, which only reads one atomic flag.
+// This thread also runs control requests (admit, evict, counters), between bursts. The data path then needs no lock,
+// and only reads one atomic flag.
 //
-// With nothing to do the thread polls for the spin budget and then sleeps in the transport, or, under a steady stream
-// of single datagrams, for a fixed moment (transport/moderation.hpp). The flag is read after the last receive() and
-// before the sleep: receive() may consume a wake-up, and the request that it announced would otherwise wait for the
-// sleep to end.
+// An idle thread polls for the spin budget and then sleeps in the transport, or, under a steady stream of single
+// datagrams, for a fixed moment (transport/moderation.hpp). The flag is read after the last receive() and before the
+// sleep: receive() may consume a wake-up, and the announced request would otherwise wait for the sleep to end.
 #include "data_thread.hpp"
 
 #include <cassert>
@@ -148,7 +147,7 @@ void DataThread::serve_burst(std::size_t count) noexcept {
   batch_.flush();
 }
 
-/// Of the burst, those that are answers of a parent, or those that are not.
+/// Handles the burst's answers of a parent, or all its other packets.
 void DataThread::handle(std::size_t count, bool answers) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
@@ -165,7 +164,7 @@ std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_
   assert(plane_.find(route.job) != nullptr);  // jobs go between bursts, when no batch is open
   const dataplane::JobEntry& job = *plane_.find(route.job);
   const int thread = ports_[route.port] - job.port_offset;
-  assert(thread >= 0 && thread < job.threads);  // else the data plane would not have let it in
+  assert(thread >= 0 && thread < job.threads);  // the data plane admits no other
   const std::uint32_t everyone = plane_.receivers(route.job);
   std::size_t known = 0;
   const auto add = [&](wire::Endpoint base) {
@@ -181,7 +180,7 @@ std::size_t DataThread::receivers_of(const AnswerBatch::Route& route, std::size_
       const bool wanted = route.receiver == wire::kEveryone ? (everyone >> worker & 1u) != 0 : route.receiver == worker;
       if (wanted && base.port != 0) add(base);
     }
-    // Some may have no copy: nobody has said where they are.
+    // Receivers without a known address get no copy.
     unaddressed_ += count * ((route.receiver == wire::kEveryone ? job.workers : std::size_t{1}) - known);
   }
   return known;
@@ -198,7 +197,7 @@ void DataThread::idle(steady_clock::time_point busy_last) noexcept {
   }
 }
 
-/// Runs what was posted. False if the thread is to end.
+/// Runs the posted requests. False if the thread is to end.
 bool DataThread::attend() noexcept {
   const std::lock_guard lock(mutex_);
   attention_.store(false, std::memory_order_relaxed);

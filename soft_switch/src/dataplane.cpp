@@ -2,52 +2,49 @@
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
 // round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes: the round's first
-// DATA is written there, later ones are added. A complete sum stays there for workers that lose its RESULT, so a RESULT
-// is a copy with a header of its own: memory that a device still sends from never changes, and nobody waits for it.
+// DATA is written there, later DATA are added. A complete sum stays there for workers that lose its RESULT, so a RESULT
+// is a copy with its own header: memory that a device still sends from never changes, and no cell waits for a device.
 //
-// Why two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. So when
-// anybody's packet of round r + 2 arrives, its sender has the RESULT of r + 1; hence everybody had contributed to
-// r + 1; hence everybody had the RESULT of r. Nobody will ask for the old cell again, and it may be overwritten. Until
-// then it keeps the previous result for whoever lost it. Every loss, in either direction, is repaired by a worker
-// resending: the switch keeps no timer.
+// Two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. When a packet of
+// round r + 2 arrives, its sender has the RESULT of r + 1; hence all workers had contributed to r + 1; hence all had
+// the RESULT of r. No worker will ask for the old cell again, and it may be overwritten. Before that, the cell keeps
+// the previous result for workers that lost it. A worker's resending repairs every loss, in either direction: the
+// switch keeps no timer.
 //
-// Why the round is compared. The network may hold a packet for longer than a cell's life. Without the comparison a late
-// duplicate of round r would be counted into round r + 2 of the same cell: a wrong sum that nothing would ever notice.
-// A slot's rounds are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other
-// round is stale, be it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
+// The round is compared, since the network may hold a packet for longer than a cell's life. Otherwise a late duplicate
+// of round r would be counted into round r + 2 of the same cell: a wrong sum that no one would notice. A slot's rounds
+// are consecutive, so a cell that holds round r can go on to r + 2 alone, modulo 2^32. Every other round is stale, be
+// it behind or ahead: no worker that keeps to the protocol is ahead by more, by the argument above.
 //
-// Why a cell has an owner. Jobs follow each other on the same slots, and what one job leaves in a cell must mean
-// nothing to the next. So a cell belongs to the key of the job whose contribution began its round. To a job with
-// another key the cell counts as unused: its first contribution begins a round, whichever it is. No key is used twice
-// for the same slots, and 0 is no job's key, so untouched cells have no owner. Nothing is cleared when a job comes or
-// goes.
+// A cell has an owner, since jobs follow each other on the same slots, and one job's cells must mean nothing to the
+// next. A cell belongs to the key of the job whose contribution began its round. For a job with another key the cell is
+// unused: the job's first contribution begins any round. No key is used twice for the same slots, and 0 is no job's
+// key, so untouched cells have no owner. No cell is cleared when a job comes or goes.
 //
-// Why duplicates change nothing. Once a worker's bit is set, adding again would give a wrong sum. There are two
-// exceptions, both because a hardware pipeline decides them in a stage before it can recognise the duplicate, and all
-// switches must answer alike. The exponent is merged: the maximum is idempotent. And the round's first DATA writes its
-// words even if it is a duplicate: a worker whose EMPTY or META is in and which now sends DATA contradicts itself, so
-// there is no sum left to protect.
+// Duplicates change nothing. Once a worker's bit is set, adding again would give a wrong sum. There are two exceptions,
+// both decided by a hardware pipeline in a stage before it can recognise the duplicate, and all switches must answer
+// alike. The exponent is merged: the maximum is idempotent. The round's first DATA writes its words even if it is a
+// duplicate: a worker that sends DATA after its EMPTY or META contradicts itself, and there is no sum left to protect.
 //
-// A question changes nothing, not even the owner, and answering it needs no further state: the bitmap says whose
-// contribution is in, and a round that the cell has not begun lacks everybody's. So of the workers that wait for a cell
-// only the one whose packet was lost sends its payload again.
+// A question changes nothing, not even the owner, and the answer needs no further state: the bitmap has the workers
+// that have contributed, and none has to a round that the cell has not begun. Of the workers that wait for a cell, only
+// the one whose packet was lost sends its payload again.
 //
-// What a RESULT echoes. tensor and chunk are those of the packet that triggered it (the completing one, or the
-// duplicate): the switch stores no tags. A worker which sees another's tags knows that the workers have diverged. The
-// trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros while the
-// round has seen no DATA. So the words of an earlier round are never sent.
+// A RESULT echoes tensor and chunk of its trigger (the completing packet, or the duplicate): the switch stores no tags.
+// A worker that sees another's tags knows that the workers have diverged. The trigger's kind decides about the payload
+// too: META gets none, every other kind the words, which are zeros while the round has seen no DATA. The words of an
+// earlier round are never sent.
 //
 // Switches below others. In a job's tree every switch but the root has a parent, and is one of the parent's workers.
 // The parent's RESULT is one more bit of the bitmap, so a round of a cell has three states: workers' contributions are
 // being added; their sum is on its way to the parent; the words are the job's sum. In the second state a duplicate or
 // question of worker 0 makes this switch send the parent a question, and the answer decides: RESULT replaces the words
-// and goes down to all, MISSING makes this switch send its sum again. So workers' questions repair losses on every
-// link, and no switch keeps a timer. Where the round has seen no DATA, the contribution itself is only a header: it
-// goes up again in place of the question, which could not distinguish META from EMPTY.
+// and goes down to all, MISSING makes this switch send its sum again. Workers' questions thus repair losses on every
+// link without a timer at a switch. If the round has seen no DATA, the contribution is only a header, and goes up again
+// in place of the question, which could not distinguish META from EMPTY.
 //
-// Two ways to install a job. admit() installs it as a whole; the join service of the same process uses it. configure()
-// takes what a P4 switch's tables hold, entry by entry: who may contribute through which thread, and who gets RESULTs.
-// Neither touches a cell.
+// admit() installs a job as a whole, for the join service of the same process. configure() takes the entries of a P4
+// switch's tables one by one: who may contribute through which thread, and who gets RESULTs. Neither touches a cell.
 //
 // Refusals, in the order of the tests:
 //   kMalformed   not this protocol; after admission also a kind that this sender may not send, a length that is not the
@@ -75,7 +72,7 @@ constexpr std::size_t kCacheLineBytes = 64;
 
 // The owner of a cell that no job has used.
 constexpr std::uint32_t kNobody = 0;  // R3.30
-// The worker whose questions go up.
+// The worker whose questions go up to the parent.
 constexpr std::uint8_t kAsker = 0;
 // A slot's rounds alternate between its cells.
 constexpr std::uint32_t kCellsOfSlot = 2;
@@ -88,7 +85,7 @@ std::uint32_t bit_of(std::uint8_t worker) noexcept { return std::uint32_t{1} << 
 
 bool is_length_of(wire::Kind kind, std::size_t payload_bytes, std::uint16_t lanes) noexcept {
   const std::size_t words_bytes = lanes * wire::kWordBytes;  // R2.15
-  // That of a META round is bare.
+  // The RESULT of a META round is bare.
   if (kind == wire::Kind::kResult) return payload_bytes == words_bytes || payload_bytes == 0;
   return payload_bytes == (kind == wire::Kind::kData ? words_bytes : 0);
 }
@@ -113,7 +110,7 @@ bool has_ports(wire::Endpoint endpoint, std::uint8_t threads) noexcept {
   return endpoint.address != 0 && endpoint.port != 0 && endpoint.port + threads - 1u <= UINT16_MAX;
 }
 
-/// Which of the job's threads talks to this port. Below the job's ports: a number that no thread has.
+/// The job's thread that talks to this port; a number of no thread for ports below the job's.
 std::uint8_t thread_of(const JobEntry& entry, std::uint8_t port) noexcept {
   return port < entry.port_offset ? UINT8_MAX : static_cast<std::uint8_t>(port - entry.port_offset);
 }
@@ -427,7 +424,7 @@ Decision Dataplane::repeat(const Job& job, std::size_t index, const wire::Header
     make_result(job, index, trigger, decision);
     return decision;
   }
-  // All the workers wait for the same answer.
+  // One worker's question is enough: all workers wait for the same answer.
   if (trigger.worker != kAsker) return {.reason = Reason::kDuplicate};  // R8.7
   Decision decision = raise(job, index, trigger, Reason::kResent);
   if (decision.answer.kind != wire::Kind::kData) return decision;
@@ -471,7 +468,7 @@ void Dataplane::make_result(const Job& job, std::size_t index, const wire::Heade
   decision.answer.exponent = cell.exponent;
   if (trigger.kind == wire::Kind::kMeta) return;  // R3.20
   const std::size_t lane_bytes = job.entry.lanes * wire::kWordBytes;
-  // Without DATA they are still another round's lanes, or another job's. (R3.14, R3.21)
+  // Without DATA the lanes are still those of another round or job. (R3.14, R3.21)
   if (!cell.has_data) std::memset(lanes_at(index), 0, lane_bytes);
   decision.payload = {lanes_at(index), lane_bytes};
 }

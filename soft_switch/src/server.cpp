@@ -22,8 +22,8 @@ constexpr std::chrono::microseconds kDefaultSpin{50};
 
 unsigned cores() { return std::max(1u, std::thread::hardware_concurrency()); }
 
-/// Half of the cores: the other half is for workers on the same machine, or for the network stack. A device gets one
-/// thread unless more are asked for, since each takes queues of it, and a core.
+/// Half of the cores: workers on the same machine, or the network stack, need the others. A device gets one thread by
+/// default, since each takes a core, and queues of the device.
 unsigned threads_for(const ServerConfig& config) {
   const bool over_a_device = config.transport.kind != transport::TransportKind::kUdp;
   const unsigned by_default = over_a_device ? 1 : std::clamp(cores() / 2, 1u, kDefaultThreadsMax);
@@ -67,7 +67,7 @@ SwitchServer::SwitchServer(const ServerConfig& config)
       transport::bind_consecutive({is_kernels ? config.local.address : 0, config.local.port}, ports_);
   local_ = {config.local.address, sockets.front().local().port};
   if (config.transport.kind == transport::TransportKind::kUdp &&
-      local_.address != 0) {  // else the routes say which interface leads to a group
+      local_.address != 0) {  // else the routes decide which interface leads to a group
     for (transport::UdpSocket& socket : sockets) socket.send_groups_by(local_.address);
   }
   std::vector<transport::DataPath> paths =
@@ -108,7 +108,7 @@ void SwitchServer::admit(const dataplane::JobEntry& entry) {
   require_ports(entry);
   require_no_objection(entry.job, [&](const dataplane::Dataplane& plane) { return plane.objection(entry); });
   tell_all(entry.job, [&](dataplane::Dataplane& plane) { return plane.admit(entry); });
-  // What the planes' cells hold is left from other jobs; from now on each cell is used in one plane.
+  // The planes' cells have only other jobs' sums; from now on each cell is used in one plane.
   for (const Run& run : runs_of(entry)) std::fill_n(cell_holders_.begin() + run.slot_base, run.slots, run.holder);
 }
 
@@ -122,8 +122,8 @@ void SwitchServer::configure(const dataplane::JobEntry& entry, const dataplane::
   tell_all(entry.job, [&](dataplane::Dataplane& plane) { return plane.configure(entry, admission); });
 }
 
-/// Asked before anything changes: an entry that is refused must not cost the job that has its number. All planes know
-/// the same jobs, so they would all object alike.
+/// Throws before anything changes: a refused entry must not end the job that has its number. All planes know the same
+/// jobs, and would object alike.
 void SwitchServer::require_no_objection(std::uint16_t job,
                                         const std::function<const char*(const dataplane::Dataplane&)>& ask) {
   const char* objection = nullptr;
@@ -210,7 +210,8 @@ bool SwitchServer::evict(std::uint16_t job) {
   require_process();
   const std::lock_guard lock(control_);
   require_running();
-  const auto known = std::make_shared<std::atomic<bool>>(false);  // a thread may use it after we have returned
+  const auto known =
+      std::make_shared<std::atomic<bool>>(false);  // a thread may use it after this function has returned
   make_all([job, known](dataplane::Dataplane& plane) {
     if (plane.evict(job)) known->store(true);
   });

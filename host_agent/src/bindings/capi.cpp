@@ -43,7 +43,7 @@ Operation* submit(void* session, const Form* form, void* memory, std::uint64_t e
     request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
     return new Operation{static_cast<session::Session*>(session)->submit(std::move(request))};
   } catch (const std::exception&) {
-    return nullptr;  // the caller asks the same of Python then, where the exception is raised again
+    return nullptr;  // the caller then asks Python, which raises the exception again
   }
 }
 

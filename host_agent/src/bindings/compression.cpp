@@ -68,7 +68,7 @@ void random_words(const DrawTuple& draw, std::uint64_t first, const Vector<std::
   numeric::active_kernels().random_words(make_draw(draw), first, words.size(), words.data());
 }
 
-/// Blocks of `block` elements, the last one shorter, have an inverse quantum each.
+/// Each block of `block` elements has an inverse quantum; the last block may be shorter.
 template <class Element>
 void round_stochastically(const DrawTuple& draw, const Vector<const Element>& source,
                           const Vector<const double>& inverses, std::size_t block, std::int32_t limit,
@@ -168,7 +168,7 @@ void decode_indices(const Vector<const std::uint8_t>& code, std::size_t size, co
   if (!is_code) throw std::invalid_argument("this is no code of so many indices: do all workers run the same version?");
 }
 
-/// Returns how many of `indices` were written.
+/// Returns the number of `indices` that were written.
 std::size_t unite_indices(const std::vector<Vector<const std::int64_t>>& parts, std::size_t size,
                           const Vector<std::int64_t>& indices) {
   std::size_t total = 0;
@@ -205,7 +205,7 @@ class DefaultFloats {
 
 }  // namespace
 
-// Arrays of another type are refused rather than converted: results would go to the copy.
+// Arrays of another type are refused: a conversion would write results to the copy.
 void bind_compression(nb::module_& module) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   nb::class_<DefaultFloats>(module, "DefaultFloats")

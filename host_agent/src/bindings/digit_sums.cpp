@@ -64,7 +64,6 @@ std::size_t packed_words(const DigitSums& self, const Bytes& ends, const Bytes& 
   return self.packed(extents_of(self, ends, depths, elements), elements);
 }
 
-/// `agreed` extents first, then the own ones.
 void pack_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, const Bytes& own_ends,
                 const Bytes& own_depths, const Integers& lanes, std::size_t elements, const Integers& words) {
   const auto agreed = extents_of(self, ends, depths, elements);
@@ -93,7 +92,7 @@ void join_words(const DigitSums& self, const Bytes& ends, const Bytes& depths, c
 
 }  // namespace
 
-// Arrays of another type are refused rather than converted: results would go to the copy.
+// Arrays of another type are refused: a conversion would write results to the copy.
 void bind_digit_sums(nb::module_& module) {
   const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
   nb::class_<DigitSums>(module, "DigitSums")

@@ -1,4 +1,4 @@
-// wiresum.agent._native: sessions, as Python sees them. No logic; blocking calls release the GIL.
+// The module wiresum.agent._native: sessions for Python. No logic; blocking calls release the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -32,7 +32,7 @@ namespace {
 using namespace wiresum;
 using Address = std::uintptr_t;
 
-/// Longest single wait in native code; longer ones are made of several, so that Python sees its signals.
+/// The longest single wait in native code; longer ones consist of several, so that Python sees its signals.
 constexpr std::chrono::nanoseconds kWaitMax{500'000'000};
 
 std::chrono::nanoseconds duration_of(double seconds) {
@@ -54,8 +54,7 @@ std::string source_address(const std::string& remote) {
   return text.substr(0, text.find(':'));
 }
 
-/// Opens a transport for so many threads at some free ports of `address`, and closes it. What was obtained, as
-/// Transport::name() says it.
+/// Opens a transport for so many threads at some free ports of `address`, and closes it. Returns Transport::name().
 std::string try_transport(const std::string& transport, const std::string& address, unsigned threads) {
   const transport::Spec spec = transport::spec_of(transport);
   const std::uint32_t own = transport::parse_ipv4(address);
@@ -66,7 +65,7 @@ std::string try_transport(const std::string& transport, const std::string& addre
       .transport->name();
 }
 
-/// None where this worker does not read, or does not write; 0 is a null pointer, which is refused.
+/// None stands for memory that this worker does not read or write; 0 is a null pointer, which is refused.
 using Side = std::optional<Address>;
 using Regions = std::vector<std::tuple<Side, Side, std::uint64_t>>;
 
@@ -136,7 +135,7 @@ nb::dict stats_of(const session::Session& session) {
   return out;
 }
 
-/// Raises what a wait was interrupted with. Needs no GIL.
+/// Raises the exception of a signal that interrupted a wait. Needs no GIL.
 void check_signals() {
   const nb::gil_scoped_acquire locked;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -241,7 +240,7 @@ void bind_session(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_native, module) {
-  // An exception that is alive when the interpreter ends holds objects of ours; that is no leak worth a user's time.
+  // An exception that is alive when the interpreter ends holds our objects, which is no leak to warn of.
   nb::set_leak_warnings(false);
   bind_enums(module);
   bind_capi(module);

@@ -7,12 +7,12 @@
 #include "session/session.hpp"
 #include "wiresum/agent/capi.hpp"
 
-/// What `form` asks for, over no memory yet.
+/// The request of `form`, over no memory yet.
 [[nodiscard]] wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_t timeout_ns,
                                                   bool notify);
 
-/// For calls that compute with a caller's arrays, in its thread: others may run Python meanwhile, and the results have
-/// the same bits whatever floating-point mode the caller has set (flush-to-zero, rounding).
+/// A call that computes with a caller's arrays, in the caller's thread: other threads may run Python meanwhile, and the
+/// caller's floating-point mode (flush-to-zero, rounding) does not change the results.
 struct Computing {
   nanobind::gil_scoped_release unlocked;
   wiresum::numeric::DefaultFloatEnvironment environment;
@@ -21,8 +21,8 @@ struct Computing {
 /// The functions behind `_native.CAPI`.
 void bind_capi(nanobind::module_& module);
 
-/// Compressed gradients' kernels; every call over elements is Computing.
+/// Binds the kernels of compressed gradients; every call over elements is Computing.
 void bind_compression(nanobind::module_& module);
 
-/// Sums of gradients whatever the split; every call over elements is Computing.
+/// Binds sums that do not depend on the split of gradients; every call over elements is Computing.
 void bind_digit_sums(nanobind::module_& module);

@@ -21,7 +21,7 @@ using wiresum::session::Line;
 
 namespace {
 
-/// Lets go of an object from any thread. One that outlives the interpreter is nobody's any more.
+/// Drops a reference, in any thread. An object that outlives the interpreter is not freed.
 void release(void* object) {
   if (Py_IsInitialized() == 0) return;
   const nb::gil_scoped_acquire locked;

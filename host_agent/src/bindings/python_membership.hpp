@@ -9,14 +9,14 @@
 
 #include "session/membership.hpp"
 
-/// Of an exception of Python's. The caller has the GIL.
+/// The failure for a Python exception. The caller has the GIL.
 [[nodiscard]] wiresum::session::Failure failure_of(nanobind::handle error);
-/// The exception that a failure stands for; None for null. The caller has the GIL.
+/// The exception for a failure; None for null. The caller has the GIL.
 [[nodiscard]] nanobind::object error_of(const wiresum::session::Failure* failure);
 
 class PythonMembership final : public wiresum::session::Membership {
  public:
-  /// The caller has the GIL; whoever calls a method need not.
+  /// The caller has the GIL; callers of the methods need not.
   explicit PythonMembership(nanobind::object object) : object_(std::move(object)) {}
   ~PythonMembership() override;
   PythonMembership(const PythonMembership&) = delete;
@@ -29,5 +29,5 @@ class PythonMembership final : public wiresum::session::Membership {
   void leave() override;
 
  private:
-  nanobind::object object_;  // changes under the GIL; null once it was left, since what it attends to refers to it
+  nanobind::object object_;  // changes under the GIL; null after leave(), since the attended session refers to it
 };

@@ -44,7 +44,7 @@ bool Channel::send(const Line& line) {
     const ssize_t count = ::send(end_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      if (sent > 0) hang_up();  // the next line would be read as the rest of this one
+      if (sent > 0) hang_up();  // the other end would take the next line for the rest of this one
       return false;
     }
     sent += static_cast<std::size_t>(count);

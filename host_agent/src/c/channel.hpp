@@ -13,7 +13,7 @@ namespace wiresum::c {
 
 using process::Descriptor;
 
-/// A sidecar reads at once what it is sent, and a line fits its socket's buffer.
+/// The longest wait to send. A sidecar reads lines at once, and a line fits its socket's buffer.
 inline constexpr std::chrono::milliseconds kSendTimeout{5000};
 
 /// Both ends of a socket pair that exec() closes. Throws std::system_error.
@@ -23,7 +23,7 @@ struct SocketPair {
   Descriptor theirs;
 };
 
-/// Any thread may send, one receives.
+/// Any thread may send, and one thread receives.
 class Channel {
  public:
   using Line = session::Line;
@@ -32,11 +32,12 @@ class Channel {
 
   explicit Channel(Descriptor end) noexcept : end_(std::move(end)) {}
 
-  /// False if nobody is there any more, or nobody takes it for seconds. If a part of it was taken, that was the last.
+  /// Sends a line. False if the other end is closed, or takes nothing for kSendTimeout; a line may then be cut off, and
+  /// no other follows.
   bool send(const Line& line);
-  /// The next message; nothing when the other end is closed. Throws LineError; std::system_error, if the time is over.
+  /// Receives a line; nullopt when the other end is closed. Throws LineError; std::system_error after the deadline.
   [[nodiscard]] std::optional<Line> receive(Deadline deadline = kNever);
-  /// Both ends see the end of the conversation. Idempotent.
+  /// Ends the conversation for both ends. Idempotent.
   void hang_up() noexcept;
 
  private:

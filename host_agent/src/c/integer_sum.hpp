@@ -1,4 +1,4 @@
-// A sum of integers of 8 or 64 bits: the switch adds their limbs (numeric/integers.hpp), in memory that is kept here.
+// A sum of integers of 8 or 64 bits: the switch adds their limbs (numeric/integers.hpp), whose memory is kept here.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@ namespace wiresum::c {
 
 class IntegerSum {
  public:
-  /// Of each region the source is read at once, and the destination is written by finish(). Throws
-  /// std::invalid_argument if one has elements but no memory.
+  /// Reads each region's source at once; finish() writes the destinations. Throws std::invalid_argument for a region of
+  /// elements without memory.
   IntegerSum(std::size_t element_bytes, unsigned workers, std::vector<worker::Region> regions);
 
-  /// The limbs of each region, as kI32 of lane_bits() on the wire. They are summed where they are.
+  /// The limbs of each region, as kI32 of lane_bits() on the wire, to be summed in place.
   [[nodiscard]] std::vector<worker::Region> limbs();
   [[nodiscard]] std::uint8_t lane_bits() const noexcept { return format_.lane_bits(); }
 
-  /// Writes the sums, once the limbs have been summed.
+  /// Writes the sums of integers from the summed limbs.
   void finish() const noexcept;
 
  private:

@@ -26,10 +26,10 @@ namespace {
 
 using session::Failure;
 
-/// Where sidecar/process.py looks for its socket.
+/// The descriptor at which sidecar/process.py looks for its socket.
 constexpr int kControlDescriptor = 3;
-/// It forks, so that it is no child of the program's, before there are threads; and it does not look for modules in the
-/// folder where the program happens to run. If it cannot begin, it says why; start_problem() reads that.
+/// The sidecar's first lines. It forks before it has threads, to be no child of the program, and looks for no modules
+/// in the program's current folder. If it cannot begin, it writes the reason, which start_problem() reads.
 constexpr const char* kProgram =
     "import os, sys\n"
     "os.fork() and os._exit(0)\n"
@@ -41,22 +41,22 @@ constexpr const char* kProgram =
     "  raise\n"
     "main()\n";
 constexpr std::size_t kProblemBytesMax = 1000;
-/// How often it is looked whether it has forked.
+/// The pause between two looks at whether the sidecar has forked.
 constexpr std::chrono::milliseconds kStartPeriod{1};
 
-/// The one of this process; its socket is open while it runs. `python` is the interpreter in which it runs.
+/// This process's sidecar, whose socket is open while it runs; `python` is its interpreter.
 struct Process {
   std::mutex mutex;
   Descriptor control;
   std::string python;
-  pid_t starter = 0;  // our child, which forks it and ends; 0: it has
+  pid_t starter = 0;  // our child, which forks the sidecar and ends; 0 after that
 };
 
 Process& process() {
-  // Never destroyed: sessions may be left after static objects are gone.
+  // This object is never destroyed: sessions may be left after static objects are gone.
   static Process* const it = [] {
     auto* const made = new Process;
-    // Nobody else may hold the mutex in the child, and the child's copy of the socket would outlive us.
+    // No other thread may hold the mutex at a fork, and the child's copy of the socket would outlive this process.
     pthread_atfork([] { process().mutex.lock(); }, [] { process().mutex.unlock(); },
                    [] {
                      process().control = Descriptor();
@@ -68,7 +68,7 @@ Process& process() {
   return *it;
 }
 
-/// posix_spawnp(), with `control` where the sidecar looks for it, and signals as if nobody had changed them.
+/// Calls posix_spawnp(), with `control` at kControlDescriptor, and with the default handling of signals.
 int spawn(const char* program, int control, const char* const* arguments, pid_t& child) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -88,10 +88,10 @@ int spawn(const char* program, int control, const char* const* arguments, pid_t&
   return failure;
 }
 
-/// Throws Failure if it does not start; what goes wrong later, its silence tells.
+/// Throws Failure if the program does not start; after a later failure the sidecar is silent.
 Descriptor start(const std::string& python, pid_t& starter) {
   SocketPair pair;
-  // dup2 onto itself would leave it to be closed by exec().
+  // dup2 of a descriptor onto itself would leave its close-on-exec flag.
   const Descriptor theirs(fcntl(pair.theirs.get(), F_DUPFD_CLOEXEC, kControlDescriptor + 1));
   if (!theirs.valid()) throw std::system_error(errno, std::generic_category(), "cannot start the sidecar");
   const std::string of = std::to_string(getpid());
@@ -108,7 +108,7 @@ Descriptor start(const std::string& python, pid_t& starter) {
   return std::move(pair.ours);
 }
 
-/// False if nobody takes it.
+/// Sends the sidecar a session's socket; false if there is no sidecar.
 bool hand_over(int control, int session) noexcept {
   char byte = 's';
   iovec part{.iov_base = &byte, .iov_len = 1};
@@ -129,7 +129,7 @@ bool hand_over(int control, int session) noexcept {
   }
 }
 
-/// What has come over the socket, and stays in it: nothing as long as it runs, else a problem, or "".
+/// Peeks at the socket: nullopt while the sidecar runs, else its problem, or "".
 std::optional<std::string> last_words(int control) {
   std::string text(kProblemBytesMax, '\0');
   while (true) {
@@ -174,7 +174,7 @@ bool await_start(Channel::Deadline deadline) {
   while (true) {
     {
       const std::lock_guard lock(one.mutex);
-      // If the program does not care for its children, or waits for them itself, there is none any more.
+      // The child may be gone already: the program may ignore its children, or wait for them itself.
       if (one.starter == 0 || waitpid(one.starter, nullptr, WNOHANG) != 0) {
         one.starter = 0;
         return true;
@@ -188,7 +188,7 @@ bool await_start(Channel::Deadline deadline) {
         return false;
       }
     }
-    // Without the mutex, which a fork() of another thread takes.
+    // The mutex is free meanwhile: a fork() of another thread takes it.
     std::this_thread::sleep_for(kStartPeriod);
   }
 }
@@ -209,7 +209,7 @@ Channel open_channel(const std::string& python) {
   }
   one.python = interpreter_of(python);
   one.control = start(one.python, one.starter);
-  hand_over(one.control.get(), pair.theirs.get());  // one that has ended already is found by its silence
+  hand_over(one.control.get(), pair.theirs.get());  // a sidecar that has ended is found by its silence
   return Channel(std::move(pair.ours));
 }
 

@@ -22,10 +22,10 @@ using session::Line;
 using session::LineError;
 using std::chrono::milliseconds;
 
-/// Until an interpreter that has everything to load from a cold disk says its first word.
+/// The longest wait for the first word of an interpreter that loads everything from a cold disk.
 constexpr milliseconds kStartTimeout{120'000};
 constexpr const char* kSaysNothing = "has said nothing in two minutes";
-/// How much longer than the sidecar's own limit it may take to join and to say so.
+/// The wait for the outcome of joining, beyond the sidecar's own limit.
 constexpr milliseconds kJoinMargin{30'000};
 /// The sidecar asks each aggregator for a second at most.
 constexpr milliseconds kExplainTimeout{15'000};
@@ -41,8 +41,8 @@ std::string python_of(const JoinRequest& request) {
   return variable == nullptr ? "" : variable;
 }
 
-/// All variables that may be settings, as the sidecar reads them: NAME=value, each with a NUL after it. They are read
-/// again for each session, since the sidecar itself sees only those with which it was started.
+/// All variables that may be settings, in the sidecar's format: NAME=value, each with a NUL after it. They are read
+/// again for each session, since the sidecar's own environment stays that of its start.
 std::string environment() {
   std::string all;
   for (const char* const* variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
@@ -72,7 +72,7 @@ Line join_line(const JoinRequest& request) {
   return line;
 }
 
-/// The ports that the sidecar wants to be bound.
+/// Binds the ports that the sidecar names, and returns the answer.
 Line bound(const Line& line, const session::Bind& bind) {
   Line answer{.word = "bound", .fields = {{"id", line.text("id")}}};
   const auto port = [&line](const char* name) { return static_cast<std::uint16_t>(line.number(name, 0, UINT16_MAX)); };
@@ -175,14 +175,14 @@ void SidecarMembership::leave() {
       const Channel::Deadline deadline = std::chrono::steady_clock::now() + kLeaveTimeout;
       while (channel_.receive(deadline)) {
       }
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): whatever it says, the conversation is over
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the conversation is over
     }
   }
   channel_.hang_up();
   if (listener_.joinable()) listener_.join();
 }
 
-// ---- What the sidecar says ----
+// ---- The sidecar's lines ----
 
 void SidecarMembership::listen() noexcept {
   try {
@@ -217,7 +217,7 @@ void SidecarMembership::take(const Line& line) {
     channel_.send(moving(line));
   } else if (line.word == "explained") {
     const std::lock_guard lock(mutex_);
-    if (line.number("id", 1, UINT64_MAX) != asked_) return;  // nobody waits for it any more
+    if (line.number("id", 1, UINT64_MAX) != asked_) return;  // the wait for this answer is over
     explanation_.emplace(said_in(line));
     changed_.notify_all();
   } else if (line.word == "ended") {

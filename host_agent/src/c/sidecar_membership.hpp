@@ -1,7 +1,7 @@
-// A membership that a sidecar has (sidecar.hpp): what they say to each other goes over a socket.
+// A membership that a sidecar has (sidecar.hpp), over a socket.
 //
-// Once the job is joined, one thread reads what the sidecar says, and answers at once what it asks. So the end of
-// either is known to the other as soon as the kernel has closed its sockets.
+// After joining, a thread reads the sidecar's lines, and answers its questions at once. Either process hears of the
+// other's end as soon as the kernel has closed the other's sockets.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct JoinRequest {
   int world_size = 1;
   std::string admission;  // as in join.proto
   std::chrono::milliseconds timeout{};
-  session::Fields settings;  // WIRESUM_..., beside the environment
+  session::Fields settings;  // WIRESUM_...; they win over the environment
 };
 
 class SidecarMembership final : public session::Membership {
@@ -43,36 +43,36 @@ class SidecarMembership final : public session::Membership {
 
  private:
   session::Grant await_grants(const session::Bind& bind);
-  // The thread that reads.
+  // The reading thread calls these.
   void listen() noexcept;
-  /// Why the conversation is over.
+  /// Returns why the conversation is over.
   std::string converse();
   void take(const session::Line& line);
-  /// What a move wants of the session, and the answer.
+  /// Does a step of a move, and returns the answer.
   [[nodiscard]] session::Line moving(const session::Line& line);
-  /// It will say no more.
+  /// Ends the session and all waits, since the sidecar has gone.
   void hang_up(const session::Failure& failure);
-  /// That the sidecar `has` gone, or makes no sense.
+  /// The failure of a sidecar that `has` ended, or `has` said nonsense.
   [[nodiscard]] session::Failure failure_of(const std::string& has) const;
-  /// That it has ended before its first word.
+  /// The failure of a sidecar that has ended before its first word.
   [[nodiscard]] session::Failure never_began() const;
 
   const JoinRequest request_;
   const std::string python_;
   const session::Failure without_memory_;  // made before it is needed
   Channel channel_;
-  std::string process_;                  // the sidecar's, once it has spoken
-  session::Session* session_ = nullptr;  // lives for as long as the thread, which leave() ends
+  std::string process_;                  // the sidecar's process, after its first word
+  session::Session* session_ = nullptr;  // lives as long as the thread, which leave() ends
   std::thread listener_;
   std::mutex leaving_;
   bool left_ = false;
   std::mutex asking_;
 
-  std::mutex mutex_;  // of all that follows
+  std::mutex mutex_;  // protects all later members
   std::condition_variable changed_;
   bool hung_up_ = false;
   std::uint64_t asked_ = 0;
-  std::optional<session::Failure> explanation_;  // of the question asked last
+  std::optional<session::Failure> explanation_;  // answers the newest question
 };
 
 }  // namespace wiresum::c

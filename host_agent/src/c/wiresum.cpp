@@ -1,4 +1,4 @@
-// The functions of wiresum.h: arguments are checked, exceptions become codes. What they do is in session/session.hpp.
+// The functions of wiresum.h: they check arguments, call session/session.hpp, and turn exceptions into codes.
 #include "wiresum/wiresum.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct wiresum_session {
 
 struct wiresum_operation {
   wiresum::session::Call call;
-  std::optional<wiresum::c::IntegerSum> integers;  // of 8 or 64 bits
+  std::optional<wiresum::c::IntegerSum> integers;  // for integers of 8 or 64 bits
 };
 
 namespace {
@@ -49,13 +49,13 @@ constexpr std::size_t kElementsMax = std::size_t{1} << 48;
 constexpr double kSecondsMax = 1e9;
 constexpr double kJoinSecondsMax = 86'400;  // JOIN_TIMEOUT_S_MAX of wiresum/agent/config.py
 constexpr std::size_t kSettingsMax = 48;
-/// A wait without an end is made of such.
+/// A wait without an end consists of such steps.
 constexpr nanoseconds kWaitStep{1'000'000'000};
 
 struct ErrorCode {
   int code;
   const char* name;
-  std::string_view kind;  // of a session::Failure; empty: none
+  std::string_view kind;  // a session::Failure's; empty: none
 };
 
 constexpr std::array<ErrorCode, 16> kErrorCodes{{
@@ -84,12 +84,12 @@ int code_of_kind(std::string_view kind) noexcept {
 
 constexpr std::string_view kCut = " [...]";
 
-/// What went wrong last in this thread; empty: nothing yet. Destructors of threads, of static objects and exit handlers
-/// may call this library after the C++ objects of their thread are gone, so this is memory that nothing destroys.
+/// The text of this thread's newest error. Destructors of threads, of static objects and exit handlers may call this
+/// library after their thread's C++ objects are gone, so nothing destroys this memory.
 thread_local constinit std::array<char, WIRESUM_ERROR_TEXT_BYTES_MAX> last_error{};
 static_assert(std::is_trivially_destructible_v<decltype(last_error)>);
 
-/// A text that is too long ends before a character that does not fit, and says that it is cut.
+/// A text that is too long ends before the first character that does not fit, and with kCut.
 int report(int code, const char* text) noexcept {
   std::size_t length = std::strlen(text);
   if (length < last_error.size()) {
@@ -121,19 +121,19 @@ int guarded(Body&& body) noexcept {
   }
 }
 
-/// A request without what the session knows.
+/// The part of a request that does not depend on the session.
 struct Collective {
   enum class Kind : std::uint8_t { kAllReduce = 1, kReduce, kReduceScatter, kBroadcast, kAllGather, kBarrier };
   Kind kind = Kind::kBarrier;
   Dtype dtype = Dtype::kI32;
   std::size_t element_bytes = 4;
-  std::uint8_t integer_bits = 32;  // on the wire
+  std::uint8_t integer_bits = 32;  // bits on the wire
   bool average = false;
   int root = -1;
   std::vector<Region> regions;
 };
 
-/// 16 bits that differ, very likely, between two calls that do not belong together: FNV-1a, folded.
+/// 16 bits that very likely differ between calls that do not belong together: FNV-1a, folded.
 std::uint16_t signature_of(const Collective& collective, unsigned bits) {
   std::uint32_t hash = 2166136261u;
   const auto add = [&hash](std::uint64_t value) {
@@ -179,7 +179,7 @@ Session& checked(const wiresum_session* session) {
   return *session->session;
 }
 
-/// What a switch adds for it, and its size in memory.
+/// The type that a switch adds, and an element's size in memory.
 struct Type {
   Dtype dtype;
   std::size_t bytes;
@@ -214,7 +214,7 @@ const std::byte* bytes_of(const void* memory) { return static_cast<const std::by
 
 void require_count(std::size_t count) { require(count <= kElementsMax, "there are too many elements"); }
 
-/// Memory that begins so far into other memory. Where that is NULL, it is NULL: the session refuses it.
+/// Memory that begins so far into other memory. NULL stays NULL, which the session refuses.
 template <class Byte>
 Byte* part_of(Byte* memory, std::size_t offset) {
   return memory == nullptr ? nullptr : memory + offset;
@@ -226,9 +226,9 @@ bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::s
   return first <= second ? second - first < a_bytes : first - second < b_bytes;
 }
 
-/// While a part of the source is still to be sent, results are written already. So none may be written there, unless
-/// it is the result of that very part: a collective in place. `whole` is the longer of both buffers, and `part` the
-/// other one; in place, the part is `in_place` bytes from the beginning of the whole.
+/// Results are written while parts of the source are still to be sent. Therefore a result may overwrite no other part
+/// than its own, in a collective in place. `whole` is the longer of both buffers, and `part` the other one; in place,
+/// the part is `in_place` bytes from the beginning of the whole.
 void require_apart(const void* whole, std::size_t whole_bytes, const void* part, std::size_t part_bytes,
                    std::size_t in_place, const char* text) {
   if (whole_bytes == 0 || part_bytes == 0 || bytes_of(part) == part_of(bytes_of(whole), in_place)) return;
@@ -254,7 +254,7 @@ int result_of(const wiresum_operation& complete) {
   return WIRESUM_OK;
 }
 
-/// Without `operation` the caller waits here.
+/// Starts a collective. Without `operation` the caller waits for its end.
 int start(const wiresum_session* session, Collective collective, wiresum_operation** operation) {
   auto made = std::make_unique<wiresum_operation>();
   Session& member = *session->session;
@@ -297,7 +297,7 @@ int start_sum(const wiresum_session* session, Collective::Kind kind, wiresum_dty
                operation);
 }
 
-/// How a complete operation ended. It is freed.
+/// Frees a complete operation, and returns its code.
 int finish(wiresum_operation** operation) {
   const std::unique_ptr<wiresum_operation> finished(std::exchange(*operation, nullptr));
   return result_of(*finished);
@@ -309,8 +309,8 @@ wiresum_operation& checked(wiresum_operation** operation) {
   return **operation;
 }
 
-/// What a job is called that its program gives no name: as WIRESUM_JOB says, or after Slurm's job, and its step, in
-/// which all workers are. Empty if neither says.
+/// The name of a job whose program gives none: WIRESUM_JOB, or the name of Slurm's job and of the workers' step. Empty
+/// without either.
 std::string name_by_default(const wiresum::session::Fields& settings) {
   const auto variable = [&settings](const char* name) -> std::string {
     const auto setting = settings.find(name);

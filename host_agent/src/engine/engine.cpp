@@ -24,8 +24,8 @@ using worker::TimeNs;
 constexpr const char* kGroupOverDevice =
     "the switch sends results to a multicast group, which only UDP sockets hear: a switch without --multicast sends to "
     "each worker";
-/// A caller that waits drives a collective of so many chunks at most itself. For more, a thread's waking is no cost
-/// that anybody sees.
+/// The most chunks of a collective that a waiting caller drives itself. For more chunks, the time to wake a thread does
+/// not matter.
 constexpr std::uint64_t kCallerDrivesChunks = 64;
 
 worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned thread) {
@@ -36,7 +36,7 @@ worker::WorkerConfig thread_config(const AggregatorConfig& aggregator, unsigned 
   return config;
 }
 
-/// The configuration, if it makes sense. Throws std::invalid_argument.
+/// Returns the configuration. Throws std::invalid_argument for a senseless one.
 EngineConfig checked(EngineConfig config, const std::vector<std::vector<transport::UdpSocket>>& sockets,
                      const Engine::Transports& shared) {
   const std::vector<AggregatorConfig>& aggregators = config.aggregators;
@@ -87,7 +87,7 @@ bool is_small(const schedule::Request& request, const EngineConfig& config) {
   return elements <= kCallerDrivesChunks * config.aggregators.front().worker.element_words();
 }
 
-/// What moves takes a lease like the one before. Throws std::invalid_argument.
+/// Throws std::invalid_argument unless the new lease has the shape of the old one.
 void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::size_t roles, bool over_a_device) {
   if (to.threads != from.threads || to.worker.slots != from.worker.slots || to.worker.lanes != from.worker.lanes ||
       to.worker.workers != from.worker.workers) {
@@ -99,18 +99,18 @@ void check_move(const AggregatorConfig& from, const AggregatorConfig& to, std::s
 
 }  // namespace
 
-/// What the threads use: all that an engine is made of.
+/// The parts of an engine, which its threads use.
 struct Engine::Parts {
   Parts(const EngineConfig& settings, std::vector<std::vector<transport::UdpSocket>> sockets, Transports shared);
   ~Parts() { close(); }
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  /// Throws std::system_error if there cannot be so many.
+  /// Throws std::system_error if there cannot be so many threads.
   void start_threads();
   [[nodiscard]] std::vector<std::uint32_t> halt(std::size_t aggregator);
   void move(std::size_t aggregator, const AggregatorConfig& to, std::span<const std::uint8_t> roles);
-  /// The next one; `thread` of the aggregator's.
+  /// Makes an aggregator's thread number `thread`.
   [[nodiscard]] std::unique_ptr<EngineThread> new_thread(std::size_t aggregator, unsigned thread,
                                                          transport::DataPath path);
   /// An aggregator's threads, in order. Throws std::invalid_argument if there is no such aggregator.
@@ -122,12 +122,12 @@ struct Engine::Parts {
   std::vector<std::unique_ptr<EngineThread>> threads;
   std::unique_ptr<Dispatcher> dispatcher;
 
-  std::mutex moving_mutex;  // one order at a time
+  std::mutex moving_mutex;  // held during an order
   std::mutex close_mutex;
   bool closed = false;
 };
 
-/// Does the tasks.
+/// The thread that does tasks.
 class Engine::TaskThread {
  public:
   explicit TaskThread(Parts& engine) : engine_(engine) {}
@@ -144,7 +144,7 @@ class Engine::TaskThread {
     roused_.notify_one();
   }
 
-  /// Ends when all tasks are done: somebody waits for what they are a part of.
+  /// Ends when all tasks are done, since callers wait for the collectives.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -197,7 +197,7 @@ Engine::Parts::Parts(const EngineConfig& settings, std::vector<std::vector<trans
     for (auto& transport : shared[i]) paths[i].push_back({.reserved = {}, .transport = std::move(transport)});
     if (paths[i].empty()) paths[i] = open_paths(config.transport, config.aggregators[i], std::move(sockets[i]));
   }
-  // A collective of few chunks is issued to few threads, so neighbours are at different aggregators.
+  // A collective of few chunks is issued to few threads, so neighbours belong to different aggregators.
   std::vector<Shard*> shards;
   for (unsigned thread = 0; thread < wire::kThreadsMax; ++thread) {
     for (std::size_t i = 0; i < config.aggregators.size(); ++i) {
@@ -277,7 +277,7 @@ void Engine::Parts::close() noexcept {
   const std::lock_guard closing(close_mutex);
   if (closed) return;
   closed = true;
-  // From here on no share is issued, so that nobody waits for a thread that has stopped.
+  // No share is issued from now on, so that no caller waits for a stopped thread.
   dispatcher->fail(Status::kAborted);
   for (const auto& thread : threads) thread->stop();
   tasks->stop();

@@ -10,14 +10,15 @@
 namespace wiresum::engine {
 namespace {
 
-/// Loop rounds between publications of statistics while busy.
+/// The loop's rounds between publications of statistics while busy.
 constexpr unsigned kStatsPeriod = 64;
 constexpr TimeNs kLookAroundPeriodNs = 100'000'000;
-/// Within which a thread does what a move wants. It looks for orders between its steps, none of which waits.
+/// The longest wait for a thread to follow an order of a move. A thread looks for orders between its steps, and no step
+/// waits.
 constexpr std::chrono::seconds kOrderMax{5};
-/// Longest sleep, so that a thread looks around even if an event were missed.
+/// The longest sleep, in case an event were missed.
 constexpr TimeNs kSleepMaxNs = 1'000'000'000;
-/// A caller that waits drives for so long at most: then somebody is late, and who calls may want to be interrupted.
+/// The longest time that a waiting caller drives: after it some worker is late, and the caller must be interruptible.
 constexpr TimeNs kCallerDrivesNs = 10'000'000;
 
 }  // namespace
@@ -106,7 +107,7 @@ std::shared_ptr<Operation> EngineThread::drive(const std::function<std::shared_p
   const numeric::DefaultFloatEnvironment environment;
   std::shared_ptr<Operation> operation = submit();
   const TimeNs until = clock_.now() + kCallerDrivesNs;
-  // Where a task is all that is left, nothing wakes who drives when that is done.
+  // If only a task is left, its end wakes no driver.
   drive_until(until, [&](TimeNs now) { return operation->done() || !has_work() || now >= until; });
   return operation;
 }
@@ -130,14 +131,14 @@ void EngineThread::hand_back() noexcept {
   if (is_unfinished || is_wanted()) nap_over_.notify_one();
 }
 
-// ---- Whoever drives ----
+// ---- The driver ----
 
-/// Pairs with sleep(): either the sleeper sees the mail, or that it is to stop, or we see where it sleeps.
+/// Pairs with sleep(): either the sleeper sees the mail, or its order to stop, or this caller sees the sleep.
 void EngineThread::rouse() noexcept {
   const Sleep where = sleep_.load();
   if (where == Sleep::kInTransport) transport().wake();
   if (where != Sleep::kOnCondition) return;
-  // Whoever is on its way to sleep has looked for mail with the mutex held, or looks only now.
+  // A driver on its way to sleep has looked for mail with the mutex held, or looks only now.
   {
     const std::lock_guard lock(nap_mutex_);
   }
@@ -195,7 +196,7 @@ void EngineThread::sleep(TimeNs now, TimeNs until) {
   sleep_.store(Sleep::kNone);
 }
 
-/// Nothing is in flight, so no datagram matters: those that come wait for whoever drives next.
+/// Nothing is in flight, so no datagram matters: any that comes waits for the next driver.
 void EngineThread::park() {
   std::unique_lock lock(nap_mutex_);
   driver_ = Driver::kNobody;

@@ -29,7 +29,7 @@ bool Operation::notify_after_all() {
 }
 
 CompletionQueue::~CompletionQueue() {
-  // One by one: left to themselves, each would end the next from within its own end.
+  // Elements are destroyed one by one: each destructor would otherwise run within that of the element before.
   while (first_ != nullptr) first_ = std::exchange(first_->next_, nullptr);
 }
 

@@ -13,11 +13,11 @@ namespace {
 
 using worker::Status;
 
-/// Bursts taken in before it is time to send, so that neither direction starves the other.
+/// The most bursts that are received before sending, so that neither direction starves the other.
 constexpr int kReceiveBurstsMax = 4;
-/// A nap delays what this worker sends, so it may last only as long as a part of what is in flight takes to come back.
+/// A nap delays sending, and so lasts only a part of the time in which the packets in flight come back.
 constexpr TimeNs kNapNsMax = 1'000'000;
-constexpr TimeNs kSlowNapNsMax = 4'000'000;  // where few packets come; a call of this worker ends it
+constexpr TimeNs kSlowNapNsMax = 4'000'000;  // with few packets; a call of this worker ends the nap
 constexpr std::size_t kNapFlightDivisor = 4;
 constexpr std::size_t kNapWorthMax = 64;
 
@@ -145,7 +145,7 @@ const char* Shard::move(Order& order) {
   transport::UdpSocket* const group = order.group.has_value() ? &*order.group : nullptr;
   if (!transport_.hear(order.destination.peers, group)) return "its transport cannot hear the other switch";
   switch_endpoint_ = order.destination.switch_endpoint;
-  // What the lost switch's host said of it is over.
+  // Errors of the lost switch's host are obsolete.
   static_cast<void>(transport_.take_error());
   const std::lock_guard lock(stats_mutex_);
   stats_.transport_error = 0;
@@ -196,7 +196,7 @@ bool Shard::transmit() noexcept {
   bool sent = false;
   const std::size_t burst = transport::whole_trains(kSendBurstMax, transport_.train_packets(packet_bytes_max_));
   for (std::size_t count = burst; count == burst;) {
-    // If the device is behind there are fewer buffers, or none; the rest goes at the next step.
+    // A device that is behind has fewer buffers, or none; the next step sends the rest.
     count = machine_.poll_transmit(clock_.now(), transport_.buffers(burst));
     if (count != 0) {
       transport_.send(count, {&switch_endpoint_, 1}, 0, false);
@@ -209,12 +209,12 @@ bool Shard::transmit() noexcept {
 bool Shard::report() {
   bool reported = false;
   if (const std::optional<worker::Completion> late = take_late()) {
-    // Before what the state machine has: this is the one that failed.
+    // The failed collective comes before those of the state machine.
     hooks_.on_completion(*late);
     machine_.fail(Status::kTimedOut);
   }
   while (const std::optional<worker::Completion> completion = machine_.poll_completion()) {
-    if (!reported) publish_stats();  // first, so that whoever waits for the operation finds it counted
+    if (!reported) publish_stats();  // first: a caller that waits for the operation finds it counted
     reported = true;
     hooks_.on_completion(*completion);
     submit_backlog();

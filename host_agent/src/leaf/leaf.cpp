@@ -15,9 +15,9 @@ namespace {
 
 namespace shm = transport::shm;
 
-/// Cells are prefetched this many packets ahead: about as long as memory takes.
+/// The packets ahead for which cells are prefetched, by about the latency of memory.
 constexpr std::size_t kPrefetchAhead = 4;
-/// How often ranks are looked after where nothing can tell that they sent something, since the uplink sleeps otherwise.
+/// The time between looks at the ranks' channels during the uplink's sleep, which their packets cannot end.
 constexpr std::int64_t kPollNs = 50'000;
 
 std::size_t packet_bytes(const Job& job) { return wire::kHeaderBytes + job.lanes * wire::kWordBytes; }
@@ -26,7 +26,7 @@ dataplane::SwitchSizes sizes_of(std::uint16_t lanes, std::uint32_t slots) {
   return {.slots = slots, .lanes_max = lanes, .jobs_max = wire::kJobNumbers};
 }
 
-/// By which a rank's channel is known to the data plane: nobody else can send from it.
+/// The endpoint of a rank's channel for the data plane: no other sender can have it.
 wire::Endpoint rank_endpoint(std::size_t rank) {
   return {.address = static_cast<std::uint32_t>(rank + 1), .port = wire::kSwitchPort};
 }
@@ -126,7 +126,7 @@ void Leaf::serve_ranks() noexcept {
     for (std::size_t i = 0; i < count; ++i) arrivals_[i] = dataplane::read(source, job_.thread, lent_[i].bytes);
     for (std::size_t i = 0; i < count; ++i) {
       if (i + kPrefetchAhead < count) plane_.prefetch(arrivals_[i + kPrefetchAhead]);
-      // Only the parent may answer.
+      // The parent alone may answer.
       if (!dataplane::is_answer(arrivals_[i])) answer(plane_.handle(arrivals_[i]), false);
     }
   }

@@ -24,16 +24,16 @@ namespace shm = transport::shm;
 using Clock = std::chrono::steady_clock;
 using process::Descriptor;
 
-/// Half of the secret is the name, the other half the token.
+/// The token is one half of the secret, and the name the other.
 constexpr std::size_t kTokenBytes = kSecretBytes / 2;
-/// What a rank says: the token, and its index.
+/// A rank's greeting: the token, and the rank's index.
 constexpr std::size_t kHelloBytes = kTokenBytes + 1;
-/// Of a link: channel, results, the rank's event, the leaf's.
+/// A link's descriptors: channel, results, the rank's event, the leaf's.
 constexpr std::size_t kDescriptorsOfLink = 4;
 constexpr std::size_t kDescriptorsMax = kDescriptorsOfLink * wire::kThreadsMax;
-/// Between two looks at whether to give up, and between two calls at a place where nobody listens yet.
+/// The time between two looks at whether to give up, and between two calls before the first rank listens.
 constexpr std::chrono::milliseconds kPause{20};
-/// A stranger who calls and says nothing holds up the others for so long at most.
+/// The longest time that a silent stranger's call holds up the others.
 constexpr std::chrono::milliseconds kHelloMost{1'000};
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -53,7 +53,7 @@ struct Address {
   socklen_t bytes = 0;
 };
 
-/// In the abstract namespace: of this network namespace, and gone with the socket.
+/// An address in the abstract namespace, within this network namespace; it ends with the socket.
 Address address_of(const Place& place) {
   assert(place.secret.size() == kSecretBytes);
   Address made;
@@ -73,7 +73,7 @@ Descriptor new_socket() {
   return made;
 }
 
-/// Is there something to read, or a caller, within `most`?
+/// True if there is something to read, or a caller, within `most`.
 bool is_ready(const Descriptor& at, std::chrono::milliseconds most) {
   pollfd wanted{.fd = at.get(), .events = POLLIN, .revents = 0};
   return poll(&wanted, 1, static_cast<int>(most.count())) > 0;
@@ -87,7 +87,7 @@ std::string names_of(const Place& place, const std::vector<bool>& which) {
   return names;
 }
 
-/// Who calls, if it says the token: its index.
+/// The caller's index, if the caller has the token.
 std::optional<std::size_t> read_hello(const Descriptor& caller, const Place& place) {
   std::array<char, kHelloBytes> hello{};
   if (!is_ready(caller, kHelloMost) || recv(caller.get(), hello.data(), hello.size(), 0) != kHelloBytes) return {};

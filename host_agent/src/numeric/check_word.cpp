@@ -10,7 +10,7 @@
 namespace wiresum::numeric {
 namespace {
 
-/// Where a payload's run of weights may begin. A power of two.
+/// The number of places where a payload's run of weights may begin. A power of two.
 constexpr std::size_t kRuns = 1024;
 
 /// The finaliser of SplitMix64, a permutation of the 64-bit numbers.
@@ -26,7 +26,7 @@ std::uint64_t seed_of(const CheckSubject& subject) noexcept {  // R5.22
   return mix(mix(what) ^ where);
 }
 
-/// All odd. A payload's are a run of them, times an odd number.
+/// Odd numbers. A payload's weights are a run of them, times an odd number.
 constexpr auto kWeights = [] {
   std::array<std::uint32_t, wire::kLanesMax + kRuns> weights{};
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<std::uint32_t>(mix(i + 1)) | 1U;

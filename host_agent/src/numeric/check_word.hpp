@@ -1,8 +1,8 @@
 // The check word: the last word of a payload, linear modulo 2^32 in the words before it. Pure.
 //
-// A switch adds it as it adds any word. The sum of the workers' check words is then that of the sum's words, if the
-// switch has added those words and no others, and nothing has changed them. docs/protocol.md, section 5, has the
-// definition, and docs/protocol_reasons.md what it shows and what not.
+// A switch adds check words like any words. The sum of the workers' check words is the check word of the sum's words,
+// if the switch has added the workers' words and no others, and nothing has changed them. docs/protocol.md, section 5,
+// defines the check word; docs/protocol_reasons.md says what it shows.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace wiresum::numeric {
 
-/// What all workers know alike of a payload. Its words have other weights than those of any other payload.
+/// The place of a payload, which all workers know alike. The words of each payload have weights of their own.
 struct CheckSubject {
   std::uint32_t tensor = 0;
   std::uint32_t chunk = 0;
   std::uint32_t round = 0;
-  std::uint32_t slot = 0;  // of the lease
+  std::uint32_t slot = 0;  // counted within the lease
 };
 
-/// Writes it behind the payload's `words` words.
+/// Writes the check word behind the payload's `words` words.
 void write_check_word(const CheckSubject& subject, std::byte* payload, std::size_t words,
                       const Kernels& kernels = active_kernels()) noexcept;
-/// Is what is behind the payload's `words` words their check word?
+/// True if the word behind the payload's `words` words is their check word.
 [[nodiscard]] bool check_word_fits(const CheckSubject& subject, const std::byte* payload, std::size_t words,
                                    const Kernels& kernels = active_kernels()) noexcept;
 

@@ -2,33 +2,32 @@
 //
 // Block floating point. All workers agree on m, the largest biased exponent of a chunk over elements and
 // workers. Let L = ceil(log2 N), b the lane width and q = 2^((m - 127) - (b - 2 - L)) the *quantum*; a lane is
-// x / q, rounded to nearest even. Every |x| < 2^(m - 126), so |x / q| < 2^(b - 1 - L), and N <= 2^L of them are
-// below 2^(b - 1). What rounding does to that:
+// x / q, rounded to nearest even. Every |x| < 2^(m - 126), so |x / q| < 2^(b - 1 - L), and the sum of N <= 2^L of them
+// is below 2^(b - 1). Rounding changes these bounds:
 //
 //   b = 32: x has 24 significant bits, so |x / q| <= 2^(31 - L) - 2^(7 - L). With L <= 7 (at most 128 workers)
-//     that is an integer: the largest lane does not round at all, no lane rounds to 2^(31 - L), and N lanes
-//     sum to at most 2^31 - 128. Hence no element needs the clamp. It is applied all the same, at that very value,
-//     so that a tensor changed by its owner in the middle of a collective cannot make anybody's sum wrap. With more
-//     workers the clamp, at 2^(31 - L) - 1, does what it does for narrower lanes.
+//     that is an integer: the largest lane does not round at all, no lane rounds to 2^(31 - L), and N lanes sum
+//     to at most 2^31 - 128. No element needs the clamp at this value. The clamp only keeps sums from wrapping
+//     when an owner changes its tensor during a collective. With more workers the clamp is at 2^(31 - L) - 1, and
+//     needed as for narrower lanes.
 //   b = 16, 8: an element just below 2^(m - 126) would round to 2^(b - 1 - L), and N = 2^L of them to 2^(b - 1),
-//     which is no b-bit number. So lanes are clamped to 2^(b - 1 - L) - 1, at an error below one quantum.
+//     which is no b-bit number. Therefore lanes are clamped to 2^(b - 1 - L) - 1, at an error below one quantum.
 //
-// Why two factors. Scaling by 1 / q = 2^s is exact, as it is a power of two, but with m = 1 and b = 32 that power is
-// 2^(156 - L), and fp32 ends below 2^128. So what exceeds 2^126 goes to a second factor. The elements of so small a
-// block are below 2^-95, so the first product is below 2^31 and, being a power of two times an fp32 number that may
-// have been subnormal, exact. (For s < 0 a product may be subnormal and lose bits, but then its lane is 0 either way.)
-// On the way back q itself may be below 2^-126, as an fp32 number subnormal or zero. An integer times 2^-126 is still a
-// normal number and exact; only the second product may become subnormal and round. Normal results are therefore
-// rounded exactly once, when the integer sum becomes an fp32 number.
+// There are two factors. Scaling by 1 / q = 2^s, a power of two, is exact, but with m = 1 and b = 32 the power is
+// 2^(156 - L), and fp32 ends below 2^128. A second factor has what exceeds 2^126. The elements of so small a block are
+// below 2^-95, so the first product, a power of two times an fp32 number that may be subnormal, is below 2^31 and
+// exact. (For s < 0 a product may be subnormal and lose bits, but then its lane is 0 either way.) On the way back q may
+// be below 2^-126, as an fp32 number subnormal or zero. An integer times 2^-126 is a normal number and exact; only the
+// second product may become subnormal and round. Normal results are therefore rounded exactly once, when the integer
+// sum becomes an fp32 number. docs/numerics.md, "How exact it is", bounds the error of a sum.
 //
-// What that does to a sum is bounded in docs/numerics.md, "How exact it is".
+// With a fixed scale f: lanes are x * f rounded to fp32 and then to an integer, clamped to a range that N workers can
+// add.
 //
-// With a fixed scale f: lanes are x * f rounded to fp32 and then to an integer, clamped to what N workers can add.
-//
-// The floating-point environment. Rounding to nearest even, and subnormals as numbers, are what a thread starts
-// with, unless the thread that created it had changed them (Linux hands MXCSR down): torch.set_flush_denormal
-// does. Rather than save and restore MXCSR around every short chunk, whoever drives a shard has a
-// DefaultFloatEnvironment meanwhile. Kernels only promise results in that environment.
+// The floating-point environment. A thread begins with rounding to nearest even, and subnormals as numbers, unless its
+// creator has changed them, as torch.set_flush_denormal does (Linux hands MXCSR down). Kernels only promise results in
+// the default environment: every thread that drives a shard has a DefaultFloatEnvironment, since saving and restoring
+// MXCSR around every short chunk would take time.
 #include "numeric/codec.hpp"
 
 #include <algorithm>
@@ -46,10 +45,10 @@ namespace wiresum::numeric {
 namespace {
 
 constexpr int kExponentBias = 127;
-/// The bytes at a block's start that a scan reads first (its "head"): four floats, which lie in one cache line wherever
-/// the block begins, as long as the tensor is aligned like heap memory.
+/// The bytes at a block's start that a scan reads first (its "head"): four floats, which lie in one cache line if the
+/// tensor is aligned like heap memory.
 constexpr std::size_t kGlanceBytes = 16;
-/// How far ahead the heads of a tensor's next blocks are prefetched.
+/// The distance at which the heads of a tensor's next blocks are prefetched.
 constexpr std::size_t kGlanceBlocksAhead = 64;
 
 int ceil_log2(unsigned workers) noexcept { return workers <= 1 ? 0 : static_cast<int>(std::bit_width(workers - 1)); }
@@ -60,17 +59,16 @@ float power_of_two(int exponent) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + kExponentBias) << 23);
 }
 
-/// The largest fp32 number not above `limit`: 24 significant bits, the rest cut. (Converting would round, and
-/// 2^31 - 1 would become 2^31, which is no int32.)
+/// The largest fp32 number not above `limit`: 24 significant bits, the rest cut. (A conversion would round 2^31 - 1 to
+/// 2^31, which is no int32.)
 std::int32_t cut_to_float(std::int32_t limit) noexcept {
   const int excess = static_cast<int>(std::bit_width(static_cast<std::uint32_t>(limit))) - 24;
   return excess <= 0 ? limit : (limit >> excess) << excess;
 }
 
-/// The largest number that a lane holds.
 std::int32_t largest_of(unsigned bits) noexcept { return static_cast<std::int32_t>(0x7FFFFFFFU >> (32 - bits)); }
 
-/// Index into Kernels' tables.
+/// The index into Kernels' tables.
 std::size_t lane_index(unsigned bits) noexcept { return bits == 32 ? 0 : bits == 16 ? 1 : 2; }
 
 std::uint8_t exponent_of_half(std::uint32_t magnitude) noexcept {
@@ -82,7 +80,7 @@ std::uint8_t exponent_of_half(std::uint32_t magnitude) noexcept {
                         : static_cast<std::uint8_t>(102U + static_cast<unsigned>(std::bit_width(magnitude)));
 }
 
-/// Of the largest magnitude's bits.
+/// The exponent in the largest magnitude's bits.
 std::uint8_t exponent_of(Dtype dtype, std::uint32_t magnitude) noexcept {
   switch (dtype) {
     case Dtype::kF32:
@@ -98,7 +96,7 @@ std::uint8_t exponent_of(Dtype dtype, std::uint32_t magnitude) noexcept {
   return kExponentZero;
 }
 
-/// Where some are not. That is rare, so they are read once more, one by one.
+/// For chunks with Inf or NaN. They are rare, so elements are read once more, one by one.
 Exponents exponents_of_finite(Dtype dtype, const std::byte* source, std::size_t count) noexcept {
   Exponents exponents{.not_finite = true};
   for (std::size_t i = 0; i < count; ++i) {
@@ -128,7 +126,7 @@ void fill_nan(Dtype dtype, std::byte* destination, std::size_t count) noexcept {
       return fill_elements<std::uint16_t>(destination, count, 0x7FC0U);
     case Dtype::kI32:
     case Dtype::kRaw:
-      return;  // have no NaN, and no scale that is not finite
+      return;  // these types have no NaN, and always a finite scale
   }
 }
 
@@ -145,13 +143,13 @@ bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
   return ((halves[0] | halves[1]) & (std::uint64_t{wanted} << 32 | wanted)) != 0;
 }
 
-/// Of a dense block only the head is read. In a large tensor that waits for a page table and for a line of memory; how
-/// many of these a processor has in flight depends on how few instructions lie between two heads.
+/// Only the head of a dense block is read. In a large tensor the read waits for a page table and for a line of memory;
+/// the fewer instructions lie between two heads, the more lines a processor waits for at a time.
 ///
-/// Hardware does not prefetch after so few bytes of each block, so this does, expecting the next blocks to be like this
-/// one. If only heads are read, they are fetched into the second-level cache, which can wait for more lines at a time
-/// than the first. Where blocks are read to their ends, the hardware prefetches, and does so best if their first lines
-/// come to the first-level cache.
+/// Hardware does not prefetch after so few bytes of each block. This function does, as if the next blocks were like
+/// this one. If only heads are read, they are fetched into the second-level cache, which can wait for more lines than
+/// the first. If blocks are read to their ends, the hardware prefetches, best after first lines in the first-level
+/// cache.
 [[gnu::always_inline]] inline BlockScan scan_bytes(const Kernels& kernels, const std::byte* source, std::size_t bytes,
                                                    std::uint32_t magnitude) noexcept {
   const std::byte* const ahead = source + kGlanceBlocksAhead * bytes;
@@ -179,7 +177,7 @@ Scale block_scale(unsigned workers, std::uint8_t exponent, unsigned bits, float 
   const int log2_workers = ceil_log2(workers);  // R8.14
   const int unbiased = (exponent == 0 ? 1 : exponent) - kExponentBias;
   const int shift = width - 2 - log2_workers - unbiased;  // -127..156 (R5.8)
-  const int first = std::clamp(shift, -126, 126);         // so that both 2^first and 2^-first are normal
+  const int first = std::clamp(shift, -126, 126);         // 2^first and 2^-first are both normal
   scale.up[0] = power_of_two(first);
   scale.up[1] = power_of_two(shift - first);
   scale.down[0] = power_of_two(-first);
@@ -193,11 +191,11 @@ Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) n
   Scale result;
   result.divisor = divisor;
   if (!(scale > 0.0F) || !std::isfinite(scale)) {
-    result.not_finite = true;  // there is no correct sum: NaN shows that, zeros would not
+    result.not_finite = true;  // there is no correct sum: NaN shows that
     return result;
   }
-  // 1 / scale as (1 / fraction) * 2^-exponent with fraction in [0.5, 1): rounded once, in the reciprocal, though
-  // 1 / scale itself may lie beyond fp32. What does not fit the second factor goes to the first.
+  // 1 / scale is (1 / fraction) * 2^-exponent with fraction in [0.5, 1), rounded once, in the reciprocal, though
+  // 1 / scale may lie beyond fp32. The first factor has what does not fit the second.
   int exponent = 0;
   const float fraction = std::frexp(scale, &exponent);
   const int second = exponent < -127 ? 127 : exponent > 126 ? -126 : -exponent;

@@ -11,7 +11,7 @@ namespace wiresum::numeric {
 namespace {
 
 constexpr std::uint32_t kInfinity = 0x7F800000U;
-constexpr unsigned kBitsMax = 277;  // of a float as an integer
+constexpr unsigned kBitsMax = 277;  // a float as an integer
 constexpr unsigned kWordsMax = DigitSums::kDigitsMax / 4;
 
 using Elements = std::array<float, DigitSums::kBlock>;
@@ -23,7 +23,7 @@ constexpr unsigned position_of(std::uint32_t magnitude) noexcept { return std::m
 constexpr std::int32_t low_half(std::int32_t lane) noexcept { return static_cast<std::int16_t>(lane & 0xFFFF); }
 constexpr std::int32_t high_half(std::int32_t lane) noexcept { return (lane - low_half(lane)) >> 16; }
 
-/// Four digits' sums as one number, for each element of a block. A block's odd digits follow its even ones.
+/// Makes one number of four digits' sums, for each element of a block. A block's odd digits follow its even ones.
 void pack_block(const std::int32_t* __restrict lanes, unsigned digit_bits, std::int32_t* __restrict words) noexcept {
   const std::int32_t digit = 1 << digit_bits;
   for (std::size_t i = 0; i < DigitSums::kBlock; ++i) {
@@ -35,8 +35,8 @@ void pack_block(const std::int32_t* __restrict lanes, unsigned digit_bits, std::
 
 /// Divides words, whose unit is 2^exponent, and rounds once to nearest even.
 ///
-/// The quotient in fp64 is rounded, and rounded again to fp32. That is the same as once: a quotient of 31 bits by 7
-/// that is not half way between two floats is 2^-33 of itself away from there, or more, and fp64 errs by 2^-53.
+/// The quotient is rounded to fp64, and then to fp32, with the result of one rounding: a quotient of 31 bits by 7 is
+/// either half way between two floats or at least 2^-33 of itself away from there, and fp64 errs by 2^-53.
 void divide_words(const std::int32_t* words, std::size_t count, unsigned divisor, int exponent,
                   float* quotients) noexcept {
   const double unit = std::ldexp(1.0, exponent);
@@ -59,7 +59,7 @@ bool DigitSums::possible(Extents extents) const noexcept {
     const unsigned end = extents.ends[block];
     const unsigned depth = extents.depths[block];
     if (end > 4 * all_words_ || depth > kDigitsMax) return false;
-    if (exact() && end != 0 && kDigitsMax - depth >= end) return false;  // no digit is both above and below these
+    if (exact() && end != 0 && kDigitsMax - depth >= end) return false;  // no digit lies between depth and end
   }
   return true;
 }
@@ -117,7 +117,7 @@ void DigitSums::count_special(std::span<const float> part, std::int32_t* counts)
   }
 }
 
-/// The digits' sums with the lowest `digits` dropped. `to` may be `from`.
+/// Drops the sums of the lowest `digits`. `to` may be `from`.
 void DigitSums::move_up(const std::int32_t* from, unsigned digits, std::int32_t* to) const noexcept {
   std::array<std::array<std::int16_t, kBlock>, kDigitsMax> rows;
   for (unsigned digit = 0; digit < 4 * words_; ++digit) {
@@ -201,7 +201,7 @@ void DigitSums::join(Extents agreed, const std::int32_t* words, const std::int32
 
 void DigitSums::join_exactly(Window window, const std::int32_t* words, const std::int32_t* counts, unsigned divisor,
                              std::span<float> elements) const noexcept {
-  // The format has its limbs at fixed positions: a word that lies over the end of one is cut there.
+  // Limbs have fixed positions: a word that lies over the end of a limb is cut there.
   const unsigned shift = window.base % 4 * digit_bits_;
   const unsigned limb_bits = 4 * digit_bits_;
   const std::int64_t limb = std::int64_t{1} << limb_bits;

@@ -1,26 +1,25 @@
-// Sums of gradients whose bits do not depend on the order of the parts, nor on how these are split among workers.
+// Sums of gradients whose bits do not depend on the order of the parts, nor on their split among workers.
 //
 // Theory of operation
 //
-// A float is an integer of at most 277 bits, times 2^-149 (exact.hpp). Here it is cut into *digits* of 7 bits (6 with
+// A float is an integer of at most 277 bits, times 2^-149 (exact.hpp). It is cut into *digits* of 7 bits (6 with
 // more than 8 parts), at positions that are the same for all elements, each with the element's sign. The sum of one
 // position's digits over all parts is an integer, so no order and no split of the parts changes it.
 //
-// An element would have up to 40 digits. Elements of one scale, as those of a gradient, need only the first few: a
-// *block* of 256 elements has an *end*, the position after the highest digit that any part needs in it, and keeps
-// 4, 8, ... digits below that (its *window*). Each part loses what lies below the window. Which digits these are
-// depends on the largest element of all parts, and not on who has it, or when. A part that moves the end upwards moves
-// the window: the sums of the lowest digits are dropped, as if no part had had any. This is why digits are summed one
-// by one: the sum of the parts cannot be cut afterwards, since the carries of what is dropped are in it. With all
-// digits nothing is lost, and the sum is exact.
+// An element would have up to 40 digits. Elements of one scale, like a gradient's, need only the first few: a *block*
+// of 256 elements has an *end*, the position after the highest digit that any part needs in the block, and keeps a
+// *window* of 4, 8, ... digits below the end. Each part loses its digits below the window. The window depends on the
+// largest element of all parts alone. A part that moves the end upwards moves the window: the sums of the lowest digits
+// are dropped, as if no part had had any. Therefore digits are summed one by one: the sum of the parts could not be cut
+// afterwards, since the carries of dropped digits would be in it. With all digits the sum is exact.
 //
-// Only what is sent is put together: four digits' sums, with their weights, are one 32-bit *word*, which 8 parts of
-// 28 bits (or 128 of 24) cannot overflow. Workers agree on the ends by their maxima, and then add words as integers. So
-// a gradient of one word for each element travels in as many bytes as its floats.
+// Four digits' sums, with their weights, are sent as one 32-bit *word*, which 8 parts of 28 bits (or 128 of 24) cannot
+// overflow. Workers agree on the ends by their maxima, and then add words as integers. A gradient of one word for each
+// element takes as many bytes as its floats.
 //
-// How much is lost: let X be the largest magnitude that any part has in the block. A part's element loses less than
-// 2^-21 X with windows of 4 digits of 7 bits (2^-18 X with 6 bits), and so does the mean; with 8 digits less than
-// 2^-49 X (2^-42 X). The mean is then rounded once, to nearest even.
+// Let X be the largest magnitude of any part in the block. A part's element loses less than 2^-21 X with windows of 4
+// digits of 7 bits (2^-18 X with 6 bits), and so does the mean; with 8 digits less than 2^-49 X (2^-42 X). The mean is
+// then rounded once, to nearest even.
 //
 // Pure; the memory is the caller's. Integer arithmetic, and one division at the end.
 #pragma once
@@ -40,8 +39,8 @@ class DigitSums {
   static constexpr unsigned kPartsMax = 128;
   static constexpr unsigned kDigitsMax = 48;
 
-  /// For 1..kPartsMax parts in all, at all workers together. `words`: how many are kept of each element; those that
-  /// fp32 can need, if 0 or more than that.
+  /// `parts` are 1..kPartsMax, at all workers together. `words` are kept of each element; 0, or more than fp32 can
+  /// need, stands for all.
   DigitSums(unsigned parts, unsigned words) noexcept;
 
   [[nodiscard]] unsigned words() const noexcept { return words_; }
@@ -50,49 +49,49 @@ class DigitSums {
   [[nodiscard]] static constexpr std::size_t blocks(std::size_t elements) noexcept {
     return (elements + kBlock - 1) / kBlock;
   }
-  /// How many integers hold the sums of so many elements.
+  /// The number of integers that hold the sums of so many elements.
   [[nodiscard]] std::size_t lanes(std::size_t elements) const noexcept { return blocks(elements) * block_lanes(); }
 
-  /// Where a block's digits are, for each block: `ends` as above, and `depths`, kDigitsMax less the lowest digit. Both
-  /// are 0 where all elements are 0. What holds for several workers is the maximum of each.
+  /// The places of each block's digits: `ends` as above, and `depths`, kDigitsMax less the lowest digit. Both are 0
+  /// where all elements are 0. The extents of several workers are the maxima of each.
   struct Extents {
     std::span<std::uint8_t> ends;
     std::span<std::uint8_t> depths;
   };
 
-  /// Can sums have these? What other workers say may be anything.
+  /// True if sums can have these extents: another worker may send anything.
   [[nodiscard]] bool possible(Extents extents) const noexcept;
 
-  /// Adds a part. `extents` are 0 before the first, and then `lanes` may hold anything. Inf and NaN count as 0: returns
-  /// whether there are any, for count_special().
+  /// Adds a part. `extents` are 0 before the first part, and then `lanes` may hold anything. Inf and NaN count as 0: a
+  /// part with any returns true, and needs count_special().
   bool add(std::span<const float> part, Extents extents, std::int32_t* lanes) const noexcept;
 
   /// Counts each Inf and NaN, as ExactFormat does in its last plane: one count for each element.
   void count_special(std::span<const float> part, std::int32_t* counts) const noexcept;
 
-  /// How many words pack() writes. Here and below all extents are possible().
+  /// The number of words that pack() writes. Here and below all extents are possible().
   [[nodiscard]] std::size_t packed(Extents agreed, std::size_t elements) const noexcept;
 
-  /// Writes the words of own sums for the extents that hold at all workers: block after block, each from its lowest.
+  /// Writes the words of own sums for the extents that hold at all workers: block after block, the lowest word first.
   /// Changes neither extents nor sums.
   void pack(Extents own, Extents agreed, const std::int32_t* lanes, std::size_t elements,
             std::int32_t* words) const noexcept;
 
-  /// From the sums of such words over all workers: writes the elements, each divided by `divisor` (1..kPartsMax) and
-  /// rounded once to nearest even. `counts` are those of special values, or null.
+  /// Writes the elements from the sums of such words over all workers, each divided by `divisor` (1..kPartsMax) and
+  /// rounded once to nearest even. `counts` are the sums of special values' counts, or null.
   void join(Extents agreed, const std::int32_t* words, const std::int32_t* counts, unsigned divisor,
             std::span<float> elements) const noexcept;
 
  private:
   struct Window {
-    unsigned base = 0;   // its lowest digit
+    unsigned base = 0;   // the lowest digit
     unsigned words = 0;  // 0 if the block is empty
   };
 
   [[nodiscard]] Planes special_plane() const noexcept { return Planes{1} << (format_.planes() - 1); }
   [[nodiscard]] std::size_t block_lanes() const noexcept { return std::size_t{2} * words_ * kBlock; }
   [[nodiscard]] unsigned base_of(unsigned end) const noexcept { return end > 4 * words_ ? end - 4 * words_ : 0; }
-  /// What is sent of a block.
+  /// The digits that are sent of a block.
   [[nodiscard]] Window window_of(Extents agreed, std::size_t block) const noexcept;
   void move_up(const std::int32_t* from, unsigned digits, std::int32_t* to) const noexcept;
   void join_exactly(Window window, const std::int32_t* words, const std::int32_t* counts, unsigned divisor,

@@ -23,9 +23,9 @@ inline BlockRange block_range(const float* elements) noexcept {
   return {largest, smallest};
 }
 
-/// Adds four digits of finite floats, of which the first begins at bit `low`: the even ones to the first half of
-/// `lanes`, the odd ones to the second, there one in the low and one in the high 16 bits, as numeric/format.hpp packs.
-/// With `kTop` they are the highest that any element has, and low >= 24, so that subnormals do not reach them.
+/// Adds four digits of finite floats; the first begins at bit `low`. Even digits go to the first half of `lanes`, odd
+/// ones to the second, one in the low and one in the high 16 bits, as numeric/format.hpp packs. With `kTop` they are
+/// the highest digits of all elements, and low >= 24, so that subnormals do not reach them.
 template <bool kTop>
 inline void add_digits(const float* __restrict elements, std::int32_t low, std::uint32_t digit_bits,
                        std::int32_t* __restrict lanes) noexcept {
@@ -35,7 +35,7 @@ inline void add_digits(const float* __restrict elements, std::int32_t low, std::
   for (std::size_t i = 0; i < kDigitBlock; ++i) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(elements[i]);
     const std::int32_t exponent = static_cast<std::int32_t>(bits >> 23 & 0xFF);
-    std::uint32_t four;  // above them there may be more
+    std::uint32_t four;  // more digits may lie above the four
     if constexpr (kTop) {
       // The significand begins at bit exponent - 1, below low + 7. A shift by 31 leaves nothing.
       const std::uint32_t significand = (bits & 0x7FFFFFU) | 0x800000U;

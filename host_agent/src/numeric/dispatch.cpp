@@ -1,4 +1,4 @@
-// Which kernels run: the best that build and processor have, or the one that WIRESUM_SIMD names.
+// The choice of kernels: the best that build and processor have, or those that WIRESUM_SIMD names.
 #include <cstdlib>
 #include <cstring>
 #if defined(__x86_64__)
@@ -12,8 +12,8 @@ namespace wiresum::numeric {
 namespace {
 
 #if defined(__x86_64__)
-/// __builtin_cpu_supports also asks whether the operating system saves the registers; not every compiler lets it
-/// ask for F16C, which came before AVX2 and uses the same registers.
+/// __builtin_cpu_supports also asks whether the operating system saves the registers; not every compiler knows F16C
+/// there, which came before AVX2 and uses the same registers.
 bool has_avx2() noexcept {
   unsigned eax = 0;
   unsigned ebx = 0;

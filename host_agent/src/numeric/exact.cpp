@@ -8,8 +8,8 @@
 namespace wiresum::numeric {
 namespace {
 
-// What a special value adds to its plane: each half of a word counts one sign of Inf. A NaN counts in both, since
-// infinities of both signs sum to NaN.
+// Special values add these numbers to their plane: each half of a word counts one sign of Inf. A NaN counts in both,
+// since infinities of both signs sum to NaN.
 constexpr std::uint32_t kPlusInf = 1U;
 constexpr std::uint32_t kMinusInf = 1U << 16;
 static_assert(wire::kJobWorkersMax < kMinusInf);
@@ -20,9 +20,9 @@ constexpr unsigned quotient_up(unsigned value, unsigned divisor) noexcept { retu
 
 __extension__ using UnsignedWide = unsigned __int128;
 
-/// Many more than are kept after a division by the number of workers.
+/// Bits of a sum; a division by the number of workers keeps many fewer.
 constexpr unsigned kUpperBits = 64;
-/// Between the exponents of elements whose sum is one number, at once.
+/// The most between the exponents of elements that are summed as one number.
 constexpr unsigned kSpanMax = 127 - 24 - static_cast<unsigned>(std::bit_width(wire::kJobWorkersMax));
 
 unsigned bit_width(UnsignedWide value) noexcept {
@@ -43,7 +43,7 @@ ExactFormat::ExactFormat(Dtype dtype, unsigned workers) noexcept
   assert(dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16);
   assert(workers >= 1 && workers <= wire::kJobWorkersMax);
   assert(limbs_ <= kLimbsMax);
-  LimbBit place;  // of exponent 1; subnormals have its scale
+  LimbBit place;  // begins at exponent 1, whose scale subnormals have, too
   for (unsigned exponent = 1; exponent < exponent_max_; ++exponent) {
     places_[exponent] = place;
     if (++place.shift == limb_bits_) place = {.limb = static_cast<std::uint8_t>(place.limb + 1), .shift = 0};
@@ -113,7 +113,7 @@ void ExactFormat::join(const std::int32_t* words, std::size_t count, Planes plan
                        std::byte* destination) const noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     Parts sums{};
-    std::size_t at = i;  // no planes have no memory
+    std::size_t at = i;  // without planes there is no memory
     for (Planes rest = planes; rest != 0; rest &= rest - 1, at += count) {
       sums[static_cast<unsigned>(std::countr_zero(rest))] = words[at];
     }
@@ -141,10 +141,10 @@ void ExactFormat::add_up(const std::byte* contributions, std::size_t stride, uns
     for (unsigned worker = 0; worker < workers; ++worker) {
       const std::uint32_t bits = load(contributions + worker * stride, i);
       const std::uint32_t exponent = bits >> mantissa_bits_ & exponent_max_;
-      // Signs are as good as random: a processor would guess a branch wrong half of the time.
+      // Signs are nearly random: a branch would be mispredicted half of the time.
       const auto negative = -static_cast<std::int64_t>((bits & sign_) != 0);
       const std::int64_t significand = (static_cast<std::int64_t>(significand_of(bits)) ^ negative) - negative;
-      sum += Wide{significand} << ((std::max(exponent, 1U) - lowest) & 127);  // any shift, if it is 0
+      sum += Wide{significand} << ((std::max(exponent, 1U) - lowest) & 127);  // any shift, if the significand is 0
     }
     store(destination, i, rounded({.bits = sum, .low = static_cast<int>(lowest) - 1, .fraction = false}, divisor));
   }
@@ -178,7 +178,7 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
   unsigned limb = static_cast<unsigned>(std::bit_width(limbs));
   Wide upper = 0;
   while (limb > first && -kEnough < upper && upper < kEnough) upper = (upper << limb_bits_) + sums[--limb];
-  // Of the limbs below, what they carry, and whether something is left.
+  // The lower limbs give a carry, and possibly a fraction.
   const auto mask = (std::int64_t{1} << limb_bits_) - 1;
   std::int64_t carry = 0;
   bool fraction = false;
@@ -193,12 +193,12 @@ std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned di
 std::uint32_t ExactFormat::rounded(const Upper& sum, unsigned divisor) const noexcept {
   if (sum.bits == 0) return 0;
   const bool negative = sum.bits < 0;
-  // Without the sign, the fraction of a negative number is one minus what it was.
+  // Without its sign, a negative number has 1 minus its fraction.
   auto magnitude = static_cast<UnsignedWide>(negative ? -sum.bits - (sum.fraction ? 1 : 0) : sum.bits);
   int low = sum.low;
   bool fraction = sum.fraction;
   if (divisor != 1) {
-    // The quotient needs more bits than the significand. What is left over is a fraction again.
+    // The quotient needs more bits than the significand. The remainder is a fraction again.
     const unsigned width = bit_width(magnitude);
     const unsigned shift = width < kUpperBits ? kUpperBits - width : 0;
     magnitude <<= shift;
@@ -207,7 +207,7 @@ std::uint32_t ExactFormat::rounded(const Upper& sum, unsigned divisor) const noe
     magnitude /= divisor;
   }
 
-  // The significand's lowest bit is bit `kept_low`; a subnormal has fewer bits than others.
+  // The significand's lowest bit is bit `kept_low`; a subnormal number has fewer bits.
   const auto significand_bits = static_cast<int>(mantissa_bits_ + 1);
   const int kept_low = std::max(low + static_cast<int>(bit_width(magnitude)) - significand_bits, 0);
   std::uint64_t kept;
@@ -220,7 +220,7 @@ std::uint32_t ExactFormat::rounded(const Upper& sum, unsigned divisor) const noe
     kept = static_cast<std::uint64_t>(magnitude >> shift);
     kept += static_cast<std::uint64_t>(rest + (fraction || (kept & 1) != 0 ? 1 : 0) > half);
   }
-  // The hidden bit is 1 more in the exponent, and so is a significand that was rounded up to the next power of two.
+  // The hidden bit adds 1 to the exponent, like a significand that was rounded up to the next power of two.
   const std::uint64_t bits = (static_cast<std::uint64_t>(kept_low) << mantissa_bits_) + kept;
   return (negative ? sign_ : 0) | static_cast<std::uint32_t>(std::min<std::uint64_t>(bits, infinity()));
 }

@@ -1,4 +1,4 @@
-// How the elements of a tensor become the 32-bit words that the switch adds, and back.
+// The format in which the elements of a tensor become the 32-bit words that the switch adds, and back.
 //
 // A payload is `words` big-endian 32-bit words. With b-bit lanes (b = 32, 16, 8) a word carries
 // 32 / b elements in *planar* order: element i of a chunk sits in word i % words, lane i / words,
@@ -27,9 +27,9 @@ enum class Dtype : std::uint8_t {
 };
 
 enum class Scaling : std::uint8_t {
-  kNone,           // kI32 and kRaw: the elements are the lanes
-  kBlockExponent,  // block floating point: a power of two for each chunk, agreed in the round before
-  kFixed,          // the caller's scale, the same for every chunk and worker
+  kNone,           // kI32 and kRaw: elements are lanes
+  kBlockExponent,  // block floating point: a power of two for each chunk, agreed in the previous round
+  kFixed,          // the caller's scale for every chunk and worker
 };
 
 struct Format {
@@ -53,8 +53,7 @@ struct Format {
   return 1;
 }
 
-/// The largest job whose floats lanes of so many bits can carry: each worker's element is a number from -1 to 1 at
-/// least.
+/// The most workers whose floats fit lanes of so many bits: each worker's element has a range of -1 to 1 at least.
 [[nodiscard]] constexpr unsigned workers_max(unsigned bits) noexcept { return bits == 8 ? 64 : wire::kJobWorkersMax; }
 
 /// Elements that one 32-bit word carries.
@@ -62,7 +61,7 @@ struct Format {
   return format.dtype == Dtype::kRaw ? 4 : 32u / format.bits;
 }
 
-/// Is the combination one that exists? (kRaw and kI32 take no scaling; floats need one.)
+/// True if the combination exists: kRaw and kI32 take no scaling; floats need one.
 [[nodiscard]] constexpr bool valid(Format format) noexcept {
   const bool lanes = format.bits == 32 || format.bits == 16 || format.bits == 8;
   switch (format.dtype) {

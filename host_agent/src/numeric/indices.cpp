@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned kByteBits = 8;
 constexpr std::size_t kWordBits = 64;
 
-/// How the code of `count` indices below `size` is laid out.
+/// The layout of the code of `count` indices below `size`.
 struct Layout {
   unsigned low_bits = 0;
   std::size_t bitmap_bits = 0;
@@ -28,7 +28,7 @@ struct Layout {
   }
 };
 
-/// Up to eight bytes, the first one the lowest.
+/// Loads up to eight bytes, the first one the lowest.
 std::uint64_t load_word(std::span<const std::uint8_t> bytes, std::size_t at) noexcept {
   std::uint64_t word = 0;
   if (at + sizeof word <= bytes.size()) {
@@ -40,12 +40,12 @@ std::uint64_t load_word(std::span<const std::uint8_t> bytes, std::size_t at) noe
   return word;
 }
 
-/// Writes numbers of some bits each, one after the other.
+/// Writes numbers of `bits` bits, one after the other.
 class BitWriter {
  public:
   explicit BitWriter(std::span<std::uint8_t> to) noexcept : to_(to) {}
 
-  /// bits <= 32.
+  /// `bits` are 32 at most.
   void put(std::uint64_t value, unsigned bits) noexcept {
     pending_ |= value << pending_bits_;
     for (pending_bits_ += bits; pending_bits_ >= kByteBits; pending_bits_ -= kByteBits) flush();

@@ -10,7 +10,7 @@
 namespace wiresum::numeric {
 namespace {
 
-/// Two limbs share a word as long as the sums of bytes fit half of it.
+/// Two limbs share a word as long as sums of bytes fit half a word.
 std::uint8_t lane_bits_of(std::size_t bytes, unsigned carry_bits) noexcept {
   return bytes == 1 && carry_bits <= 8 ? 16 : 32;
 }

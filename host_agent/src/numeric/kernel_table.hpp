@@ -1,4 +1,4 @@
-// One table of kernels for a vector type: what each kernels_<set>.cpp exports. Internal, like kernel_templates.hpp.
+// The table of kernels of a vector type, which each kernels_<set>.cpp exports. Internal, like kernel_templates.hpp.
 #pragma once
 
 #include "numeric/digit_templates.hpp"
@@ -8,7 +8,7 @@
 namespace wiresum::numeric {
 namespace {
 
-/// `Half` is the vector for fp16: One where the set has no conversion.
+/// `Half` is the vector for fp16: One if the set has no conversion.
 template <class V, class Half>
 constexpr Kernels make_kernels(const char* name) noexcept {
   Kernels kernels = {};

@@ -1,14 +1,14 @@
-// The kernels' one source. Included by each kernels_<set>.cpp, and only there: everything is in an unnamed
-// namespace, so that each file gets its own copy, compiled for its own instruction set (kernels.hpp says why).
-// For the same reason no function of the standard library is called here.
+// The kernels' source, which only the kernels_<set>.cpp include. Everything is in an unnamed namespace, so that each
+// file gets its own copy, compiled for its own instruction set (kernels.hpp says why). For the same reason no function
+// of the standard library is called here.
 //
-// A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one,
-// spells out in portable C++; vectors of floats and doubles have operators, too. `One` is the reference, and serves
-// what is shorter than a vector.
+// A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one, defines
+// in portable C++; vectors of floats and doubles have operators, too. `One` is the reference, and processes whatever is
+// shorter than a vector.
 //
-// A payload is planar (format.hpp), so element i of lane j is `words` elements behind element i of lane j - 1,
-// and a chunk that does not fill its payload splits the words in two runs: [0, rest) has one more lane in use
-// than [rest, words). In each run the number of lanes in use is constant, and a compile-time parameter.
+// A payload is planar (format.hpp), so element i of lane j is `words` elements behind element i of lane j - 1, and a
+// chunk that does not fill its payload splits the words in two runs: [0, rest) has one more lane in use than
+// [rest, words). In each run the number of lanes in use is constant, and a compile-time parameter.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ template <class T>
   __builtin_memcpy(to, &value, sizeof value);
 }
 
-/// fp16 to fp32: exact. Quiets a NaN, as the hardware does.
+/// Converts fp16 to fp32, exactly. Quiets a NaN, as the hardware does.
 inline float float_from_half(std::uint16_t half) noexcept {
   const std::uint32_t sign = (half & 0x8000U) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1FU;
@@ -47,7 +47,7 @@ inline float float_from_half(std::uint16_t half) noexcept {
   return __builtin_bit_cast(float, sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-/// fp32 to fp16, to nearest even; from 65520 on Inf, as IEEE 754 says.
+/// Converts fp32 to fp16, to nearest even; 65520 and above become Inf, as IEEE 754 says.
 inline std::uint16_t half_from_float(float value) noexcept {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
@@ -58,17 +58,17 @@ inline std::uint16_t half_from_float(float value) noexcept {
   } else if (magnitude >= 0x47800000U) {  // 65536 and above
     half = 0x7C00U;
   } else if (magnitude < 0x38800000U) {
-    // Below 2^-14 a half counts in steps of 2^-24, just as fp32 does in [0.5, 1): adding 0.5 rounds for us.
+    // Below 2^-14 a half has steps of 2^-24, like fp32 in [0.5, 1): adding 0.5 rounds.
     const float aligned = __builtin_bit_cast(float, magnitude) + 0.5F;
     half = __builtin_bit_cast(std::uint32_t, aligned) - 0x3F000000U;
   } else {
-    // A carry out of the mantissa raises the exponent, at the top to that of Inf: both are right.
+    // A carry out of the mantissa rightly raises the exponent, at the top to that of Inf.
     half = (magnitude + 0xFFFU + ((magnitude >> 13) & 1U) - 0x38000000U) >> 13;
   }
   return static_cast<std::uint16_t>(sign | half);
 }
 
-/// fp32 to bf16, to nearest even. A NaN is cut and quieted: rounding could carry it into Inf.
+/// Converts fp32 to bf16, to nearest even. A NaN is cut and quieted: rounding could carry a NaN into Inf.
 inline std::uint16_t bfloat_from_float(float value) noexcept {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<std::uint16_t>((bits | 0x400000U) >> 16);
@@ -96,14 +96,14 @@ struct One {
   }
 
   static Float broadcast(float value) noexcept { return value; }
-  /// To [-limit, limit]; a NaN to 0. Selections, here and below, of values that exist anyway: a branch on a gradient's
-  /// sign would be mispredicted every other time.
+  /// Clamps to [-limit, limit], a NaN to 0. Here and below values are selected without a branch: a branch on a
+  /// gradient's sign would be mispredicted every other time.
   static Float clamp(Float value, Float limit) noexcept {
     const float number = value == value ? value : 0.0F;
     const float below = number < limit ? number : limit;
     return below > -limit ? below : -limit;
   }
-  /// To nearest even; |value| < 2^31. From 2^23 on an fp32 number is an integer; below, adding 2^23 leaves no
+  /// Rounds to nearest even; |value| < 2^31. From 2^23 on an fp32 number is an integer; below, adding 2^23 leaves no
   /// place for a fraction, so that the addition rounds.
   static Int round_to_int(Float value) noexcept {
     const auto bits = __builtin_bit_cast(std::uint32_t, value);
@@ -126,7 +126,7 @@ struct One {
     return static_cast<Int>(static_cast<std::int32_t>(value) >> kBits);
   }
 
-  // Lanes of 64 bits: doubles, and integers of which random numbers use the low 32 bits. See stochastic_templates.hpp.
+  // Lanes of 64 bits hold doubles, and integers whose low 32 bits are random (stochastic_templates.hpp).
   static constexpr std::size_t kDoubles = 1;
   using Double = double;
   using Long = std::uint64_t;
@@ -137,7 +137,7 @@ struct One {
   static Long high(Long value) noexcept { return value >> 32; }
   static Long xor_three(Long a, Long b, Long c) noexcept { return a ^ b ^ c; }
   static void store_low(std::uint32_t* to, Long value) noexcept { *to = static_cast<std::uint32_t>(value); }
-  /// The low 32 bits times 2^-32: exact.
+  /// The low 32 bits times 2^-32, exactly.
   static Double fraction(Long value) noexcept { return static_cast<double>(value & 0xFFFFFFFFU) * 0x1p-32; }
 
   static Double load_double(const float* from) noexcept { return static_cast<double>(*from); }
@@ -150,7 +150,7 @@ struct One {
     const double below = value < limit ? value : limit;
     return below > -limit ? below : -limit;
   }
-  /// Of values within 32 bits.
+  /// The floor must fit 32 bits.
   static void store_floor(std::int32_t* to, Double value) noexcept {
     const auto cut = static_cast<std::int32_t>(value);
     *to = cut - (value < static_cast<double>(cut) ? 1 : 0);
@@ -179,7 +179,7 @@ template <class V, Dtype kDtype>
   }
 }
 
-/// The low kBits of each lane, sign-extended.
+/// Extends the sign of the low kBits of each lane.
 template <class V, unsigned kBits>
 [[gnu::always_inline]] inline typename V::Int sign_extend(typename V::Int value) noexcept {
   if constexpr (kBits == 32) {
@@ -189,8 +189,8 @@ template <class V, unsigned kBits>
   }
 }
 
-/// Factors as vectors, made once a run: a store through a byte pointer may alias the struct they come from, and
-/// would make the compiler load them again for every vector.
+/// Factors as vectors, made once a run: a store through a byte pointer may alias the factors' struct, and would make
+/// the compiler load the factors again for every vector.
 template <class V>
 struct WideQuantise {
   typename V::Float up0, up1, limit;
@@ -230,20 +230,20 @@ template <class V, Dtype kDtype, bool kDivide>
   }
 }
 
-/// Chunks of a tensor are mostly handled in order, but each is short, and other memory is touched between two of
-/// them: the processor's own prefetching starts anew every time. So a kernel that reads a tensor asks for what follows,
-/// this many bytes ahead. A prefetch beyond the end of the tensor does nothing.
+/// The bytes ahead that a kernel prefetches. Chunks of a tensor are mostly handled in order, but each is short, and
+/// other memory is touched between two chunks, so the processor's own prefetching starts anew every time. A prefetch
+/// beyond the end of the tensor does nothing.
 inline constexpr std::size_t kPrefetchBytes = 4096;
 inline constexpr std::size_t kCacheLine = 64;
 
-/// kWidth words from `word` on. `stride` is the distance in bytes between the elements of adjacent lanes. Integers for
-/// the wire are cut to their lanes; those for the host's words are not, so that what exceeds a lane at one worker is
-/// made up for by the others, if only the sum fits.
+/// Packs kWidth words. `stride` is the distance in bytes between the elements of adjacent lanes. Integers for the wire
+/// are cut to their lanes. Integers for the host's words are not: one that exceeds its lane does no harm if the sum
+/// over all workers fits.
 template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kHostOrder>
 [[gnu::always_inline]] inline void pack(const WideQuantise<V>& factors, const std::byte* source, std::size_t stride,
                                         std::byte* payload) noexcept {
   constexpr unsigned kCut = kHostOrder ? 32 : kBits;
-  if constexpr (V::kWidth > 1 && kLanes > 1) {  // a single stream the processor follows well enough by itself
+  if constexpr (V::kWidth > 1 && kLanes > 1) {  // the processor prefetches a single stream by itself
     for (unsigned lane = 0; lane < kLanes; ++lane) __builtin_prefetch(source + lane * stride + kPrefetchBytes);
   }
   auto packed = element_to_lane<V, kDtype, kCut>(factors, source);
@@ -265,7 +265,7 @@ template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kHostOrde
   }
 }
 
-/// The inverse, from the low lane up: taking a lane's value off the word also gives back what it borrowed.
+/// Unpacks from the low lane up: a lane's value is subtracted from the word, which also undoes the lane's borrow.
 template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kDivide>
 [[gnu::always_inline]] inline void unpack(const WideDequantise<V>& factors, typename V::Int packed,
                                           std::byte* destination, std::size_t stride) noexcept {
@@ -277,8 +277,8 @@ template <class V, Dtype kDtype, unsigned kBits, unsigned kLanes, bool kDivide>
   }
 }
 
-/// Calls `at(V, word)` so as to cover the words [begin, end): by whole vectors, the last one moved back to end
-/// with the run (so some words are done twice, with the same result), or one by one if the run is too short.
+/// Calls `at(V, word)` to cover the words [begin, end): by whole vectors, the last one moved back to end with the run
+/// (some words are then done twice, with the same result), or one by one if the run is too short.
 template <class V, class At>
 [[gnu::always_inline]] inline void cover(std::size_t begin, std::size_t end, const At& at) noexcept {
   if (end - begin < V::kWidth) {
@@ -345,7 +345,7 @@ void unpack_run(const DequantiseFactors& factors, const std::byte* payload, std:
   }
 }
 
-/// How `count` elements lie in `words` words: [0, rest) uses full + 1 lanes, [rest, words) uses full.
+/// The places of `count` elements in `words` words: [0, rest) uses full + 1 lanes, [rest, words) uses full.
 struct Fill {
   unsigned full = 0;
   std::size_t rest;
@@ -400,7 +400,7 @@ template <class V>
   V::store_i32(cell, V::swap_to_big_endian(sum));
 }
 
-/// Words have to be added exactly once, so here the tail is done one by one.
+/// The tail is done one by one, since a word must be added exactly once.
 template <class V>
 void accumulate_words(std::byte* cell, const std::byte* payload, std::size_t words) noexcept {
   std::size_t word = 0;
@@ -427,11 +427,11 @@ std::uint32_t weigh_words(const std::uint32_t* weights, const std::byte* payload
   return sum;
 }
 
-/// Magnitudes as integers order like the numbers themselves, with Inf and NaN above all finite ones.
+/// Magnitudes as integers have the order of the numbers, with Inf and NaN above all finite ones.
 template <class Element, Element kMask>
 MagnitudeRange magnitudes_scalar(const std::byte* source, std::size_t count) noexcept {
   std::uint32_t largest = 0;
-  std::uint32_t least = 0xFFFFFFFFU;  // the smallest less 1, so that a zero wraps to above all others
+  std::uint32_t least = 0xFFFFFFFFU;  // the smallest less 1: a zero wraps to above all others
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t magnitude = load_as<Element>(source + i * sizeof(Element)) & kMask;
     largest = magnitude > largest ? magnitude : largest;
@@ -440,10 +440,10 @@ MagnitudeRange magnitudes_scalar(const std::byte* source, std::size_t count) noe
   return {.largest = largest, .smallest = least + 1};
 }
 
-/// The same by vectors, on 16-bit lanes for both widths: of an fp32 number the top half is enough for the
-/// exponent, and SSE2 has maxima of 16-bit integers but none of 32-bit ones. They are signed, so a magnitude is shifted
-/// by 0x7FFF before the minimum: zeros become the largest lane, and the others keep their order. Both may take an
-/// element twice, so the last vector is moved back to end with the data.
+/// Finds magnitudes by vectors of 16-bit lanes for both widths: an fp32 number's top half has the exponent, and SSE2
+/// has maxima of 16-bit integers but none of 32-bit ones. The lanes are signed, so a magnitude is shifted by 0x7FFF
+/// before the minimum: zeros become the largest lane, and the others keep their order. An element may count twice, so
+/// the last vector is moved back to end with the data.
 template <class V, class Element, Element kMask>
 MagnitudeRange magnitudes(const std::byte* source, std::size_t count) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;
@@ -497,9 +497,9 @@ inline std::uint32_t scan_scalar(const std::byte* source, std::size_t bytes, std
   return (first & enough) != 0 ? enough : first | any_bits_scalar(source + line, bytes - line);
 }
 
-/// By vectors. The last one is moved back to end with the whole words: seeing a bit twice does no harm, but it must be
-/// seen in its half of a word. Between the first line, which is all that is read of most blocks with elements here and
-/// there, and the end the processor's own prefetching does best.
+/// Scans by vectors. The last vector is moved back to end with the whole words, since a bit must be seen in its half of
+/// a word, and may be seen twice. Most blocks of sparse tensors are read up to the first line only; after the first
+/// line the processor's own prefetching does best.
 template <class V>
 std::uint32_t scan(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept {
   constexpr std::size_t kBytes = 4 * V::kWidth;
@@ -527,8 +527,7 @@ std::uint32_t scan(const std::byte* source, std::size_t bytes, std::uint32_t eno
   return any_bits_scalar(lanes, kBytes) | any_bits_scalar(source + whole, bytes - whole);
 }
 
-/// What MagnitudeRange has of an element. A subnormal fp16 is a normal fp32 number; those of the other types count as
-/// 0.
+/// The bits of an element for MagnitudeRange. A subnormal fp16 is a normal fp32 number; other subnormals count as 0.
 inline constexpr std::uint32_t kMaskF32 = 0x7F800000U;
 inline constexpr std::uint16_t kMaskF16 = 0x7FFFU;
 inline constexpr std::uint16_t kMaskBF16 = 0x7F80U;

@@ -37,7 +37,7 @@ struct Avx2 {
     const Int quieted = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const Int is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     const Int top = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quieted, is_nan), 16);
-    // The pack works within each half of the register: gather its two useful quarters.
+    // The pack works within each half of the register: its two useful quarters are gathered.
     const Int packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(top, top), 0xD8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
   }
@@ -93,7 +93,7 @@ struct Avx2 {
     const Long packed = _mm256_permutevar8x32_epi32(value, order);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
   }
-  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  /// Makes the value the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
   static Double fraction(Long value) noexcept {
     const Long base = _mm256_castpd_si256(_mm256_set1_pd(0x1p20));
     const Double shifted = _mm256_castsi256_pd(_mm256_blend_epi32(value, base, 0xAA));

@@ -84,7 +84,7 @@ struct Avx512 {
   static void store_low(std::uint32_t* to, Long value) noexcept {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi64_epi32(value));
   }
-  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  /// Makes the value the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
   static Double fraction(Long value) noexcept {
     const Long base = _mm512_castpd_si512(_mm512_set1_pd(0x1p20));
     const Long shifted = _mm512_ternarylogic_epi64(value, _mm512_set1_epi64(0xFFFFFFFF), base, 0xEA);  // (a & b) | c

@@ -1,4 +1,4 @@
-// The kernels in portable C++: the reference that every instruction set is tested against.
+// The kernels in portable C++, the reference in the tests of every instruction set.
 #include "numeric/kernel_table.hpp"
 
 namespace wiresum::numeric {

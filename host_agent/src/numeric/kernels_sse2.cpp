@@ -1,4 +1,4 @@
-// The kernels for baseline x86-64: SSE2, four lanes. No fp16 conversion: that goes one by one.
+// The kernels for baseline x86-64: SSE2, four lanes. fp16 is converted one by one.
 #include "numeric/kernel_table.hpp"
 
 #if defined(__x86_64__)
@@ -28,7 +28,7 @@ struct Sse2 {
     const Int quieted = _mm_or_si128(bits, _mm_set1_epi32(0x400000));
     const Int is_nan = _mm_castps_si128(_mm_cmpunord_ps(value, value));
     const Int chosen = _mm_or_si128(_mm_and_si128(is_nan, quieted), _mm_andnot_si128(is_nan, rounded));
-    // The pack saturates as signed: an arithmetic shift keeps the top half within its range.
+    // The pack saturates signed numbers: an arithmetic shift keeps the top half within range.
     const Int top = _mm_srai_epi32(chosen, 16);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(top, top));
   }
@@ -86,7 +86,7 @@ struct Sse2 {
   static void store_low(std::uint32_t* to, Long value) noexcept {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_shuffle_epi32(value, 0x08));
   }
-  /// As the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
+  /// Makes the value the mantissa of a number from 2^20 on, whose last bit is worth 2^-32.
   static Double fraction(Long value) noexcept {
     const Long low = _mm_and_si128(value, _mm_set1_epi64x(0xFFFFFFFF));
     const Double shifted = _mm_castsi128_pd(_mm_or_si128(low, _mm_castpd_si128(_mm_set1_pd(0x1p20))));
@@ -110,7 +110,7 @@ struct Sse2 {
   }
   static void store_floor(std::int32_t* to, Double value) noexcept {
     const __m128i cut = _mm_cvttpd_epi32(value);
-    const Double above = _mm_cmplt_pd(value, _mm_cvtepi32_pd(cut));  // all ones, which as an integer is -1
+    const Double above = _mm_cmplt_pd(value, _mm_cvtepi32_pd(cut));  // all ones: -1 as an integer
     const __m128i correction = _mm_shuffle_epi32(_mm_castpd_si128(above), 0x08);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_add_epi32(cut, correction));
   }

@@ -1,13 +1,13 @@
 // Theory of operation. Magnitudes of floating-point numbers, taken as integers, are in the same order as the numbers.
-// So the boundary between what is chosen and what is not is found digit by digit (radix selection): one pass counts
-// magnitudes by their top bits, which gives the boundary's top bits. The next one counts those that begin with these
-// bits, by the bits after them; and so on.
+// The smallest chosen magnitude, the boundary, is found digit by digit (radix selection): one pass counts magnitudes by
+// their top bits, which gives the boundary's top bits. Each further pass counts the magnitudes that begin with the
+// known bits, by the next bits.
 //
-// Such passes are slow compared with memory. So a large tensor is sampled first, and the sample gives a magnitude that
-// the boundary most likely exceeds. One pass then collects candidates, elements of at least this magnitude. It only
-// compares, run by run, which compilers vectorise, and most runs have no candidate. The boundary is then found among
-// the candidates. If they are fewer than wanted, or far more, the sample was misleading, and all elements are counted.
-// Either way the choice is exact: the sample affects how long it takes, never what is chosen.
+// Such passes are slow compared with memory. Therefore a large tensor is sampled first, and the sample gives a
+// magnitude that the boundary most likely exceeds. One pass then collects candidates, elements of at least this
+// magnitude, by comparisons, which compilers vectorise; most runs of elements have no candidate. The boundary is found
+// among the candidates. If they are fewer than wanted, or far more, all elements are counted. The choice is exact
+// either way: the sample affects the time alone.
 #include "numeric/selection.hpp"
 
 #include <algorithm>
@@ -22,14 +22,14 @@
 namespace wiresum::numeric {
 namespace {
 
-constexpr unsigned kDigitBits = 11;  // at first an exponent and three bits more; counters stay in the first-level cache
+constexpr unsigned kDigitBits = 11;  // first an exponent and three bits; counters stay in the first-level cache
 constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
-constexpr std::size_t kRun = 16;                             // elements: fp32 fills a cache line with them
+constexpr std::size_t kRun = 16;                             // elements, as many as fp32 has in a cache line
 constexpr std::size_t kRunsApart = 32;                       // one run of so many is sampled
 constexpr std::size_t kSampledMin = 64 * kRun * kRunsApart;  // elements of a tensor that is worth a sample
 constexpr std::size_t kCandidatesPerWanted = 4;
 
-/// `Bits` is signed, since vectors of baseline x86-64 compare signed integers only. Magnitudes have its sign bit free.
+/// `Bits` is signed, since vectors of baseline x86-64 compare signed integers only. Magnitudes leave the sign bit free.
 template <class Element>
 struct Magnitude {
   using Bits = std::conditional_t<sizeof(Element) == 4, std::int32_t, std::int64_t>;
@@ -46,12 +46,12 @@ struct Magnitude {
 
 template <class Bits>
 struct Boundary {
-  Bits magnitude = 0;     // the smallest that is chosen
-  std::size_t equal = 0;  // how many of this magnitude are chosen
+  Bits magnitude = 0;     // the smallest chosen one
+  std::size_t equal = 0;  // the number of chosen elements with this magnitude
 };
 
-/// Finds the next `bits` bits of the boundary: `magnitude(i)` counts if it begins with `known`, above the shift. Adds
-/// to `above` how many lie above the digit found.
+/// Finds the next `bits` bits of the boundary among the magnitudes that begin with `known`, above the shift. Adds to
+/// `above` the number of those above the digit found.
 template <class Bits, class At>
 std::size_t next_digit(std::size_t count, const At& magnitude, Bits known, unsigned bits, unsigned shift,
                        std::size_t wanted, std::size_t& above) noexcept {
@@ -103,8 +103,8 @@ void write_largest(std::size_t count, std::size_t wanted, const At& magnitude, c
   }
 }
 
-/// A magnitude that most likely a few more than `wanted` elements reach; 0 if that cannot be told. `sample` can hold
-/// one run of each kRunsApart.
+/// A magnitude that most likely a few more than `wanted` elements reach, or 0. `sample` can hold one run of each
+/// kRunsApart.
 template <class Element>
 typename Magnitude<Element>::Bits estimate_boundary(const Element* source, std::size_t count, std::size_t wanted,
                                                     Element* sample) noexcept {
@@ -113,7 +113,7 @@ typename Magnitude<Element>::Bits estimate_boundary(const Element* source, std::
     std::copy_n(source + at, kRun, sample + sampled);
   }
   const double expected = static_cast<double>(wanted) * static_cast<double>(sampled) / static_cast<double>(count);
-  // Three standard deviations, if all elements of a run were alike.
+  // The margin is three standard deviations for runs of equal elements.
   const double deviation = std::sqrt(static_cast<double>(kRun) * (expected + 1));
   const auto rank = static_cast<std::size_t>(expected + 3 * deviation);
   if (rank >= sampled) return 0;
@@ -128,8 +128,8 @@ struct Candidate {
   std::int32_t index;
 };
 
-/// Is one of a run's elements a candidate? Then a difference is negative, and so has the sign bit: differences and
-/// collected bits are what every vector unit has. (Compilers unroll such a short loop rather than make vectors of it.)
+/// True if one of a run's elements is a candidate: then a difference is negative, and has the sign bit. Every vector
+/// unit subtracts and collects bits. (Compilers would unroll such a short loop of comparisons.)
 template <class Element>
 bool has_candidate(const Element* run, typename Magnitude<Element>::Bits threshold) noexcept {
   using Bits = typename Magnitude<Element>::Bits;
@@ -141,7 +141,7 @@ bool has_candidate(const Element* run, typename Magnitude<Element>::Bits thresho
     Vector magnitudes;
     std::memcpy(&magnitudes, run + i, sizeof magnitudes);
     if constexpr (std::is_integral_v<Element>) {
-      magnitudes ^= magnitudes >> Magnitude<Element>::kBits;  // of a negative one 1 less: none is too large for that
+      magnitudes ^= magnitudes >> Magnitude<Element>::kBits;  // 1 less for a negative integer: none is too large
     } else {
       magnitudes &= std::numeric_limits<Bits>::max();
     }
@@ -152,8 +152,8 @@ bool has_candidate(const Element* run, typename Magnitude<Element>::Bits thresho
   return collected < 0;
 }
 
-/// Writes all elements that reach the threshold, which is above 0, and returns how many; 0 if they are more than
-/// `most`. `found` can hold kRun more than that.
+/// Writes all elements that reach the threshold, which is above 0, and returns their number; 0 if they are more than
+/// `most`. `found` can hold kRun more than `most`.
 template <class Element>
 std::size_t find_candidates(const Element* source, std::size_t count, typename Magnitude<Element>::Bits threshold,
                             std::size_t most, Candidate<Element>* found) noexcept {
@@ -188,7 +188,7 @@ std::size_t scratch_bytes(std::size_t count, std::size_t wanted) noexcept {
   return std::max(sample_bytes, (candidates_max(wanted) + kRun) * sizeof(Candidate<Element>));
 }
 
-/// The sample is gone when candidates are written to the scratch memory.
+/// Candidates overwrite the sample in the scratch memory.
 template <class Element>
 void choose_largest(const Element* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
                     std::span<std::byte> scratch) noexcept {

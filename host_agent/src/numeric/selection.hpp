@@ -7,16 +7,16 @@
 
 namespace wiresum::numeric {
 
-/// Elements that may be chosen among.
+/// The most elements of a tensor.
 inline constexpr std::size_t kLargestElementsMax = INT32_MAX;
 
-/// Bytes of scratch memory for choosing among elements of so many bytes.
+/// The bytes of scratch memory for choosing among elements of `element_bytes`.
 [[nodiscard]] std::size_t largest_scratch_bytes(std::size_t count, std::size_t wanted,
                                                 std::size_t element_bytes) noexcept;
 
-/// Writes where the `wanted` largest magnitudes are, ascending; among equals the lower index wins. A NaN counts as
+/// Writes the indices of the `wanted` largest magnitudes, ascending; among equals the lower index wins. A NaN counts as
 /// larger than all numbers, and the integer -2^31 like 2^31 - 1. wanted <= count <= kLargestElementsMax. `scratch` is
-/// aligned like a double and has largest_scratch_bytes; with less the choice is the same, and slower.
+/// aligned like a double and has largest_scratch_bytes; with less memory the choice is the same, and slower.
 void largest(const float* source, std::size_t count, std::size_t wanted, std::int64_t* indices,
              std::span<std::byte> scratch) noexcept;
 void largest(const double* source, std::size_t count, std::size_t wanted, std::int64_t* indices,

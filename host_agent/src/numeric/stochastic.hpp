@@ -1,9 +1,9 @@
 // Compressed gradients: stochastic rounding. Pure; SIMD behind the same dispatch as the codec. All instruction sets
 // give the same bits.
 //
-// Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. So a step that is repeated
-// repeats its randomness, a worker can compute what another one draws, and any part of a draw can be computed alone, by
-// any number of threads. This is the one definition of that function:
+// Randomness is a function, not a stream: word i of a draw is a hash of the draw and i. A repeated step has the same
+// randomness, a worker can compute another worker's draw, and threads can compute any part of a draw. The function's
+// definition stands here:
 //
 //   The hash is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a key of 64
 //   bits and a counter of 128 bits give a block of four words. The counter is (block, worker, step, stream), `block`
@@ -16,7 +16,7 @@
 
 namespace wiresum::numeric {
 
-/// What a random word depends on besides its index.
+/// The parameters of a random word besides its index.
 struct Draw {
   std::uint32_t key[2] = {0, 0};
   std::uint32_t worker = 0;
@@ -24,10 +24,10 @@ struct Draw {
   std::uint32_t stream = 0;
 };
 
-/// Words in a draw: as many as 32 bits number blocks.
+/// The words of a draw, whose blocks 32 bits number.
 inline constexpr std::uint64_t kDrawWordsMax = std::uint64_t{1} << 34;
 
-/// What is computed of gradients of one type; Kernels (kernels.hpp) has it for float and double.
+/// The kernels of gradients of one type; Kernels (kernels.hpp) has them for float and double.
 template <class Element>
 struct GradientKernels {
   /// integers[i] = floor(x * inverse + u), clamped to [-limit, limit]: all in fp64, each operation rounded to nearest.

@@ -1,10 +1,10 @@
-// The kernels of compressed gradients (stochastic.hpp), in terms of a vector type's lanes of 64 bits. Internal, like
-// kernel_templates.hpp, whose rules hold here too.
+// The kernels of compressed gradients (stochastic.hpp), in terms of a vector type's lanes of 64 bits. Internal; the
+// rules of kernel_templates.hpp hold.
 //
-// Philox multiplies 32 by 32 bits and needs both halves of the product. So each word of a counter has a lane of 64
-// bits, in which only the low half counts: one multiplication gives a product's low half where it is wanted, a shift
-// the high one. The lanes are also those of the doubles that the words are added to. Two vectors of counters are hashed
-// side by side, since one alone would wait for each multiplication.
+// Philox multiplies 32 by 32 bits and needs both halves of the product. Therefore each word of a counter has a lane of
+// 64 bits, in which only the low half counts: a multiplication gives the product's low half in place, and a shift the
+// high one. Doubles, to which the words are added, have the same lanes. Two vectors of counters are hashed side by
+// side, since one alone would wait for each multiplication.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ template <class V>
 struct WideDraw {
   typename V::Long multiplier[2];
   typename V::Long key[kPhiloxRounds][2];
-  typename V::Long rest[3];  // of the counter: worker, step, stream
+  typename V::Long rest[3];  // the counter's worker, step and stream
 
   explicit WideDraw(const Draw& draw) noexcept {
     multiplier[0] = V::broadcast_long(0xD2511F53U);
@@ -39,7 +39,7 @@ struct WideDraw {
   }
 };
 
-/// kDoubles blocks, word by word; above each word's 32 bits is what must not be looked at.
+/// kDoubles blocks, word by word; bits above a word's 32 bits are undefined.
 template <class V>
 struct WideBlocks {
   typename V::Long word[4];
@@ -57,7 +57,7 @@ struct WideBlocks {
   }
 };
 
-/// Calls `at(place, words)` for all words of a stripe: `words` belong at `place` to `place + kDoubles` of it.
+/// Calls `at(place, words)` for all words of a stripe: `words` are its words `place` to `place + kDoubles`.
 template <class V, class At>
 [[gnu::always_inline]] inline void draw_stripe(const WideDraw<V>& draw, std::uint32_t stripe, const At& at) noexcept {
   constexpr auto kGroup = static_cast<std::uint32_t>(V::kDoubles);
@@ -76,8 +76,8 @@ template <class V, class At>
   }
 }
 
-/// Covers the words `first` to `first + count`: calls `whole(stripe, at)` for each stripe that is wanted as a whole,
-/// and for another one `part(words, at, n)` with those n of its words that are. `at` counts from the first word.
+/// Covers the words `first` to `first + count`: calls `whole(stripe, at)` for each whole stripe among them, and
+/// `part(words, at, n)` for n words of another stripe. `at` counts from the first word.
 template <class V, class Whole, class Part>
 [[gnu::always_inline]] inline void cover_stripes(const WideDraw<V>& draw, std::uint64_t first, std::size_t count,
                                                  const Whole& whole, const Part& part) noexcept {
@@ -116,7 +116,7 @@ void draw_words(const Draw& draw, std::uint64_t first, std::size_t count, std::u
       });
 }
 
-/// V::kDoubles elements.
+/// Rounds V::kDoubles elements.
 template <class V, class Element>
 [[gnu::always_inline]] inline void round_vector(const Element* from, typename V::Double inverse,
                                                 typename V::Double limit, typename V::Long words,

@@ -10,8 +10,8 @@
 namespace wiresum::process {
 namespace {
 
-/// Forks between the first process that asked and this one. A count rather than getpid(), since it is read for each
-/// operation, and since process numbers are used again.
+/// The number of forks between the first process that asked and this one. A count is read faster than getpid(), for
+/// each operation, and process numbers are used again.
 std::atomic<unsigned> generation{0};
 
 unsigned watched_generation() {
@@ -38,7 +38,7 @@ void leave_alone(const void* object) noexcept {
   try {
     if (left != nullptr) left->push_back(object);
   } catch (const std::bad_alloc&) {
-    return;  // the object is left alone all the same
+    return;  // the object is left alone anyway
   }
 }
 

@@ -1,11 +1,10 @@
-// Which process made an object.
+// The process that made an object.
 //
-// A forked child has copies of all of its parent's objects, but of the parent's threads only the one that forked. So an
-// object with threads, or on which threads wait, cannot be destroyed there: a join, or pthread_cond_destroy(), would
-// wait for threads that do not exist in the child, and a lock may be held by one of them. And the parent still uses
-// what they have in common beside memory (sockets' descriptions, rings, pools). The child therefore leaves such an
-// object alone: it is not destroyed, and its memory is freed when the child ends or calls exec(). That is a deliberate
-// leak, once for each fork.
+// A forked child has copies of all of its parent's objects, but only the thread that forked. An object with threads, or
+// on which threads wait, cannot be destroyed in the child: a join, or pthread_cond_destroy(), would wait for threads
+// that do not exist there, and one of them may have held a lock. The parent also goes on using sockets' descriptions,
+// rings and pools that both share. Therefore the child leaves such an object alone: its memory is freed when the child
+// ends or calls exec(), a deliberate leak, once for each fork.
 #pragma once
 
 #include <memory>
@@ -14,19 +13,19 @@ namespace wiresum::process {
 
 class Home {
  public:
-  /// The calling process.
+  /// Notes the calling process.
   Home();
-  /// Is this still that process, and not a forked child?
+  /// True in that process, and false in a forked child.
   [[nodiscard]] bool is_here() const noexcept;
 
  private:
   unsigned generation_;
 };
 
-/// Keeps a reference to an object that nobody will free, so that leak checkers do not report it.
+/// Keeps a reference to an object that nobody will free, so that leak checkers do not report the object.
 void leave_alone(const void* object) noexcept;
 
-/// Deletes in the process that made the deleter, and leaves alone in its forked children.
+/// Deletes an object in the process that made the deleter, and leaves it alone in forked children.
 struct DeleteAtHome {
   template <class T>
   void operator()(T* object) const {
@@ -39,11 +38,11 @@ struct DeleteAtHome {
   Home home;
 };
 
-/// Owns what a forked child must leave alone.
+/// Owns an object that a forked child must leave alone.
 template <class T>
 using Owned = std::unique_ptr<T, DeleteAtHome>;
 
-/// The same, as a member: its destructor is not called in a forked child. For what needs no memory of its own.
+/// A member whose destructor is not called in a forked child. Its class needs no memory of its own.
 template <class T>
 class AtHome {
  public:

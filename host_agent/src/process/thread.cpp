@@ -13,7 +13,7 @@
 namespace wiresum::process {
 namespace {
 
-constexpr int kCgroupsMax = 64;  // one in the other
+constexpr int kCgroupsMax = 64;  // nested groups
 
 std::string first_word(const std::filesystem::path& file) {
   std::string word;
@@ -21,7 +21,7 @@ std::string first_word(const std::filesystem::path& file) {
   return word;
 }
 
-/// Where the group of this process is in the hierarchy that counts processes, version 2's or version 1's.
+/// The place of this process's group in the hierarchy that counts processes, of version 2 or 1.
 std::optional<std::filesystem::path> cgroup_of_process() {
   std::ifstream groups("/proc/self/cgroup");
   std::optional<std::filesystem::path> found;
@@ -37,7 +37,7 @@ std::optional<std::filesystem::path> cgroup_of_process() {
   return found;
 }
 
-/// Of the innermost group that has a limit.
+/// The limit of the innermost group that has one.
 std::string cgroup_limit() {
   std::filesystem::path group = cgroup_of_process().value_or("");
   for (int level = 0; level < kCgroupsMax && group.has_relative_path(); ++level, group = group.parent_path()) {
@@ -56,7 +56,7 @@ std::string resource_limit(__rlimit_resource resource, rlim_t unit, const std::s
   return before + std::to_string(limit.rlim_cur / unit) + after;
 }
 
-/// Blocks the calling thread's signals while this lives, but not those of its own faults.
+/// Blocks the calling thread's signals for the object's lifetime, except those of the thread's own faults.
 class SignalsBlocked {
  public:
   SignalsBlocked() noexcept {

@@ -7,12 +7,12 @@
 
 namespace wiresum::process {
 
-/// Starts a thread that runs `run`, which must not throw. `what`: which one, of how many, in words. Throws
-/// std::system_error, whose text has that and the limits that are known, or std::bad_alloc. The thread takes no signal
-/// that is sent to the process: a program that blocks one and waits for it knows nothing of this thread.
+/// Starts a thread that runs `run`, which must not throw. `what` names the thread, and how many there are. Throws
+/// std::system_error, whose text has `what` and the known limits, or std::bad_alloc. The thread takes no signal sent to
+/// the process: a program that blocks a signal and waits for it knows nothing of this thread.
 [[nodiscard]] std::thread start_thread(const std::string& what, std::function<void()> run);
 
-/// What limits the number of threads here, in words.
+/// Says in words what limits the number of threads here.
 [[nodiscard]] std::string thread_limits();
 
 }  // namespace wiresum::process

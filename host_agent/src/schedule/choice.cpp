@@ -8,7 +8,8 @@ namespace wiresum::schedule {
 namespace {
 
 constexpr unsigned kCostFractionBits = 3;
-/// At least this part of a tensor must be saved: for reading it once more, and for costs besides the round trip.
+/// At least this part of a tensor must be saved, to pay for reading the tensor once more, and for other costs besides
+/// the round trip.
 constexpr std::uint64_t kChunksPerOverhead = 16;
 
 }  // namespace

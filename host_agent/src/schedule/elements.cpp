@@ -6,7 +6,7 @@
 namespace wiresum::schedule {
 namespace {
 
-/// Runs of this many elements are worth a call.
+/// The shortest run of elements that is worth a call.
 constexpr unsigned kCopyMin = 16;
 
 template <class Word>
@@ -16,7 +16,7 @@ Word load(const std::byte* from) noexcept {
   return word;
 }
 
-/// Bit i tells whether word i has any bit of `mask`.
+/// Bit i of the result is 1 if word i has any bit of `mask`.
 template <class Word>
 std::uint64_t nonzero_words(const std::byte* source, std::size_t count, Word mask) noexcept {
   Word any = 0;
@@ -29,7 +29,7 @@ std::uint64_t nonzero_words(const std::byte* source, std::size_t count, Word mas
   return bits;
 }
 
-/// Calls `move(first, length, before)` for each run of ones; `before` counts the ones below.
+/// Calls `move(first, length, before)` for each run of ones; `before` counts lower ones.
 template <class Move>
 std::size_t for_each_run(std::uint64_t set, const Move& move) noexcept {
   std::size_t before = 0;
@@ -69,7 +69,7 @@ std::size_t scatter(const std::byte* packed, std::uint64_t set, std::byte* desti
 }  // namespace
 
 std::uint64_t choose_bits(std::uint64_t set, std::uint64_t chosen) noexcept {
-  if ((set & (set + 1)) == 0) return chosen & set;  // all of the lowest: each is at its place
+  if ((set & (set + 1)) == 0) return chosen & set;  // the lowest bits keep their places
   std::uint64_t bits = 0;
   for (; chosen != 0 && set != 0; chosen >>= 1, set &= set - 1) {
     if ((chosen & 1) != 0) bits |= set & -set;

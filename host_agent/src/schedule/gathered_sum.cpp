@@ -11,7 +11,7 @@ using worker::Region;
 
 namespace {
 
-/// Sending this many packets costs about as much as the round trips of a chunk that is summed exactly.
+/// Sending this many packets costs about as much as the round trips of an exact sum of a chunk.
 constexpr std::size_t kPacketsMax = 16;
 
 constexpr numeric::Format kWords{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};

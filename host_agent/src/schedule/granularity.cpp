@@ -12,8 +12,8 @@ using worker::quotient_up;
 
 namespace {
 
-/// The least that it takes to send `elements` elements of which the `sizes` smallest sizes have an estimate: at once,
-/// or after another step.
+/// The least cost of sending `elements` elements, at once or after another step, if the `sizes` smallest sizes have an
+/// estimate.
 Step best_of(const Costs& costs, std::uint64_t elements, std::span<const std::uint64_t> words_by_size,
              std::uint64_t more_words = 0) noexcept {
   Step best{.size = 0, .words = quotient_up(elements, costs.elements_per_word)};
@@ -40,7 +40,7 @@ SampledBlocks count_sampled_blocks(std::span<const std::uint32_t> runs) noexcept
 }
 
 Step cheapest_step(const Costs& costs, const SampledBlocks& sample, const UnionSize& union_size) noexcept {
-  // Blocks of the known size, in truth and in the sample; all others are in proportion.
+  // Blocks of the known size in the union and in the sample; other sizes are in proportion.
   const bool chunks = union_size.size == 0;
   const std::size_t finer = chunks ? kSizes : static_cast<std::size_t>(std::countr_zero(union_size.size));
   const std::uint64_t real = chunks ? union_size.elements : union_size.blocks;

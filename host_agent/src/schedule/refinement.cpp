@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned kBytesPerWord = 4;
 constexpr unsigned kBitsPerByte = 8;
-/// Of numeric::exponent_gap_max, what is for the distance between the workers' largest exponents.
+/// The part of numeric::exponent_gap_max for the distance between the workers' largest exponents.
 constexpr unsigned kGapBetweenWorkers = 10;
 
 }  // namespace
@@ -34,7 +34,7 @@ Refinement::Refinement(const Request& request, std::size_t lanes, WorkerRank sel
   union_size_ = {.size = 0, .blocks = 0, .elements = chunks.size() * chunk_elements(request.format, lanes)};
 }
 
-// ---- What is there ----
+// ---- Presence ----
 
 void Refinement::find_blocks() {
   const std::size_t step = chunk_elements(request_.format, lanes_);
@@ -138,11 +138,11 @@ bool Refinement::agree_on_exponents() {
   };
   for (std::size_t i = 0; i < exponents_.size(); ++i) {
     const std::span<const std::uint32_t> said = fields.subspan(i * words, words);
-    // Nobody adds to another's byte, nor to those behind the last worker's.
+    // Each worker adds to its own byte alone, and none to those behind the last worker's.
     const unsigned last_bits = ((self_.workers - 1) % kBytesPerWord + 1) * kBitsPerByte;
     if (said_by(said, self_.rank) != exponents_[i] || std::uint64_t{said.back()} >> last_bits != 0) return false;
     std::uint8_t largest = exponents_[i];
-    std::uint8_t least = largest;  // of those that have one
+    std::uint8_t least = largest;  // among workers with an exponent
     for (std::uint32_t word : said) {
       for (; word != 0; word >>= kBitsPerByte) {
         const auto exponent = static_cast<std::uint8_t>(word);
@@ -166,7 +166,7 @@ numeric::Scale Refinement::scale_of(std::size_t chunk) const noexcept {
   return numeric::fixed_scale(self_.workers, request_.fixed_scale, format.bits, request_.divisor);
 }
 
-// ---- What is left ----
+// ---- The rest ----
 
 std::span<const std::uint64_t> Refinement::rows_of(const std::vector<std::uint64_t>& rows, std::size_t chunk) const {
   return std::span(rows).subspan(chunk * rows_of_chunk_, rows_of_chunk_);

@@ -16,11 +16,10 @@ using worker::Status;
 
 namespace {
 
-/// What an exact sum is made of are not the words of a rounded one: workers that disagree on which one it is must find
-/// out.
+/// An exact sum has other words than a rounded one: workers that disagree on the kind of sum must find out.
 constexpr std::uint32_t kExactTag = 0x3C3C0000;  // R5.1
 
-/// Only of floats whose scale is not the caller's choice.
+/// Sums of floats may be exact, unless the caller chooses the scale.
 bool may_be_exact(const Request& request) noexcept {
   return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
          request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
@@ -144,7 +143,7 @@ Ticket Scheduler::submit(Request request, Survey survey) {
   state.ticket = ticket;
   state.request = std::move(request);
   state.survey = std::move(survey);
-  // What throws comes first.
+  // Steps that throw come first.
   finished_.reserve(states_.size() + 1);
   waiting_.push_back(ticket.token);
   RequestState* kept = nullptr;
@@ -176,7 +175,7 @@ void Scheduler::go_on(const Ticket& ticket, const Step& step) noexcept {
     step();
   } catch (const std::bad_alloc&) {
     fail({.status = Status::kNoMemory, .tensor = tensor});
-    // Wherever the step failed: a request that neither a thread nor a task will report would never end.
+    // After a failure in any place, a request that neither a thread nor a task reports would never end.
     for (auto next = states_.begin(); next != states_.end();) {
       RequestState& state = (next++)->second;
       if (state.shares_left != 0 || state.has_task) continue;
@@ -340,7 +339,7 @@ void Scheduler::end_shares(RequestState& state) {
       });
       return;
     case Stage::kAllGather:
-      // A few packets, added up sooner than another thread is awake.
+      // A few packets are added up sooner than another thread is awake.
       state.gathered->join();
       finish(state);
       return;

@@ -1,4 +1,4 @@
-// What the scheduler does for a collective that may be sparse, from its prologue to its stream.
+// The scheduler's part for a collective that may be sparse, from its prologue to its stream.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -15,18 +15,19 @@ using worker::quotient_up;
 namespace {
 
 constexpr numeric::Format kCounts{.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
-/// A prologue's signature is its request's with these bits inverted, so that neither can be taken for the other. Those
-/// of finer blocks also differ by their level; there are no more levels than sizes.
+/// A prologue's signature is its request's with these bits inverted, to tell one from the other. Prologues of finer
+/// blocks also differ by their level; there are no more levels than sizes.
 constexpr std::uint32_t kPrologueTag = 0x5A5A0000;  // R6.4
 constexpr unsigned kLevelShift = 16;
-/// That of the stream of what was set aside: its packets are not those of the packed stream.
+/// The bits that tell the stream of elements that were set aside from the packed stream.
 constexpr std::uint32_t kSetAsideTag = 0x96960000;  // R6.7
-/// Blocks that PresenceCounts returns in one call.
+/// The blocks that PresenceCounts returns in one call.
 constexpr std::uint64_t kPresenceBits = 64;
 
-/// A stream needs a slot for each packet in flight. Each further slot costs a packet without payload, for its first
-/// exponent. The prologue has told all workers how many packets a round trip holds; queues and processors make it
-/// longer. So a stream gets twice that, and at least this many (the congestion window's floor).
+/// The fewest slots of a stream (the congestion window's floor). A stream needs a slot for each packet in flight, and
+/// each further slot costs a packet without payload, for its first exponent. The prologue has told all workers the
+/// number of packets in a round trip. A stream gets twice as many slots, since queues and processors make round trips
+/// longer.
 constexpr std::uint64_t kStreamSlotsMin = 32;
 
 std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
@@ -34,7 +35,7 @@ std::uint32_t stream_slots(std::uint64_t round_trip_chunks) {
       std::clamp<std::uint64_t>(2 * round_trip_chunks, kStreamSlotsMin, worker::kSlotsSpreadMax));  // R4.3
 }
 
-/// The runs of the sample whose chunk some worker has.
+/// The sample's runs whose chunk some worker has.
 std::vector<std::uint32_t> present_runs(std::span<const std::uint32_t> runs, std::uint64_t chunks_present) {
   std::vector<std::uint32_t> present;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -43,9 +44,8 @@ std::vector<std::uint32_t> present_runs(std::span<const std::uint32_t> runs, std
   return present;
 }
 
-/// After the counts of the chunks come those of the sample: of each run's chunk, then of each run's elements. Whether a
-/// sampled chunk is in the union is counted again, so that the choice depends on nothing but the counts, whatever each
-/// worker has sampled.
+/// The counts of the sample follow those of the chunks: each run's chunk, then each run's elements. A sampled chunk's
+/// presence is counted again, so that the choice depends on the counts alone, and not on each worker's sample.
 void count_sample(const Sample& sample, std::uint64_t first, PresenceCounts& counts) {
   for (std::size_t i = 0; i < sample.runs.size(); ++i) {
     if ((sample.chunks_present >> i & 1) != 0) counts.add(first + i);
@@ -102,7 +102,7 @@ void Scheduler::issue_counts(RequestState& state, Stage stage, PresenceCounts& c
   issue_shares(state, stage, work, packets);
 }
 
-/// If every sampled block of a tensor is present, scanning it does not pay: all its blocks count as present.
+/// False if every sampled block of a tensor is present: without a scan, all its blocks count as present.
 bool Scheduler::is_worth_a_scan(const Survey& survey) noexcept { return survey.sample.density < kDensityFull; }
 
 void Scheduler::ask(RequestState& state) {
@@ -172,7 +172,7 @@ void Scheduler::use_union(RequestState& state) {
 
 // ---- Finer blocks ----
 
-/// After each step's counts: what is cheapest now?
+/// Takes the cheapest next step, by the newest counts.
 void Scheduler::refine_or_stream(RequestState& state) {
   const Costs costs = costs_of(state, state.present, decode_cost(state.round_trip_cost));
   const UnionSize& union_size = state.refinement->union_size();
@@ -180,7 +180,7 @@ void Scheduler::refine_or_stream(RequestState& state) {
   const std::uint64_t set_aside = state.refinement->set_aside().size() * costs.words_per_chunk;
   const std::uint64_t packed = quotient_up(union_size.elements, costs.elements_per_word);
   const bool packed_pays = worth_refining(packed + set_aside, unrefined);
-  // If the first counts leave out nothing, the sample was wrong: do not trust it again.
+  // If the first counts leave out nothing, the sample was wrong, and is not used again.
   const bool may_refine =
       state.levels > 0 ? packed_pays
                        : choice_.refines(state.request.signature, static_cast<std::uint32_t>(state.survey.chunks));
@@ -263,8 +263,7 @@ void Scheduler::issue_stream(RequestState& state) {
   issue_shares(state, Stage::kStream, work, state.present);
 }
 
-/// Of `sent` chunks that all workers send; `presence` is of `chunks`, which may be more. What was set aside is sent,
-/// too.
+/// Counts `sent` chunks that all workers send, with those set aside; `presence` is that of `chunks`, which may be more.
 void Scheduler::count_stream(const RequestState& state, std::uint64_t sent, const worker::ChunkPresence& presence,
                              std::uint64_t chunks) {
   std::uint64_t absent = 0;

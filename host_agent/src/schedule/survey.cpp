@@ -18,14 +18,14 @@ using worker::chunk_elements;
 
 namespace {
 
-/// Sampled blocks of a tensor: few are enough to recognise a dense one.
-constexpr std::uint64_t kSamples = 32;  // a bit each in Sample::chunks_present
+/// The sampled blocks of a tensor; a few show a dense one.
+constexpr std::uint64_t kSamples = 32;  // bits of Sample::chunks_present
 
-/// Chunks of fewer elements are not cut into blocks: a block would be hardly smaller.
+/// The fewest elements of a chunk that is cut into blocks.
 constexpr std::size_t kRefinableElementsMin = std::size_t{2} * kRunElements;
 
-/// Which elements of an aligned run of the chunk are present; `number` says which run. Only whole runs are taken: the
-/// rest behind the last one is too short, and would make a full chunk seem sparse.
+/// The present elements of the chunk's aligned run number `number`. Only whole runs are taken: a shorter rest would
+/// make a full chunk seem sparse.
 std::uint32_t sample_run(numeric::Dtype dtype, const worker::ChunkView& chunk, std::uint64_t number) {
   const std::size_t runs = std::max<std::size_t>(1, chunk.elements / kRunElements);
   const std::size_t first = number % runs * kRunElements;

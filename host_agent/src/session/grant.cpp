@@ -30,7 +30,7 @@ engine::AggregatorConfig aggregator_of(const Line& line) {
   read(line, "threads", config.threads, 1, wire::kThreadsMax);
   config.own_address = transport::parse_ipv4(line.text("own_address"));
   config.switch_endpoint.address = transport::parse_ipv4(line.text("switch_address"));
-  // Where all ranks are on one host no packet leaves it, and there is no queue that a window would protect.
+  // If all ranks are on one host, no packet leaves the host, and there is no queue that a window would protect.
   const bool has_switch = place_of(line).ranks.size() != config.worker.workers;
   if (!has_switch) config.worker.window_min = config.worker.window_initial = config.worker.slots;
   read(line, "switch_port", config.switch_endpoint.port, has_switch ? 1 : 0, UINT16_MAX);

@@ -51,7 +51,7 @@ bool is_name(std::string_view text) {
          std::all_of(text.begin(), text.end(), [&](char c) { return is_upper(c) || is_digit(c) || c == '_'; });
 }
 
-/// Takes what stands before the next tab off `text`.
+/// Takes the part before the next tab off `text`.
 std::string_view next_part(std::string_view& text) {
   const std::size_t end = std::min(text.find('\t'), text.size());
   const std::string_view part = text.substr(0, end);

@@ -34,20 +34,20 @@ const char* word_of(Status status) {
   return "aborted";
 }
 
-/// The first all-reduce of a session, times `factor`: full packets through every thread, with a number of its own for
-/// each chunk. It finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same
+/// The first all-reduce of a session, times `factor`: full packets through every thread, each chunk with its own
+/// number. It finds a blocked port or a small MTU at once, and workers whose chunks do not meet at the same
 /// aggregators.
 std::vector<std::int32_t> greeting(const Grant& grant, std::int32_t factor) {
   std::vector<std::int32_t> values(grant.lanes() * kGreetingChunksPerThread * grant.threads());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    // Unsigned, since with many workers and threads it wraps, as the sum does.
+    // The number is unsigned: with many workers and threads it wraps, like the sum.
     values[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(i / grant.lanes() + 1) *
                                           static_cast<std::uint32_t>(factor));
   }
   return values;
 }
 
-/// Of a slot's position, as text.
+/// The digits of a slot's position in text.
 constexpr unsigned kPositionDigits = 8;
 
 }  // namespace
@@ -64,7 +64,7 @@ std::shared_ptr<Session> Session::join(const std::string& job, process::Owned<Me
   } catch (...) {
     try {
       session->leave();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what came first is the cause
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the first failure is the cause
     }
     throw;
   }
@@ -82,7 +82,7 @@ Session::~Session() {
   if (is_forked()) return;
   try {
     leave();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): nobody is there to be told
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no caller
   }
 }
 
@@ -95,7 +95,7 @@ void Session::begin(const std::function<void()>& pause) {
     return sockets.back().at(0).local().port;
   });
   halted_early_.resize(grant_.engine.aggregators.size());
-  // First, since to open a device may take longer than a worker may be silent.
+  // Attending begins first, since opening a device may take longer than a worker may be silent.
   membership_->attend(shared_from_this());
   open(std::move(sockets), pause);
   if (failure_.load() != nullptr) own_engine_->abort();
@@ -108,7 +108,7 @@ void Session::open(std::vector<std::vector<transport::UdpSocket>> sockets, const
     const std::lock_guard lock(moving_);
     at = grant_.engine.aggregators;
   }
-  // Without the lock: others of this host may take a while to come, and this one may be moved meanwhile.
+  // The lock is free meanwhile: other ranks of this host may come late, and this one may be moved.
   engine::Engine::Transports shared = meet(at, sockets, pause);
   const std::lock_guard lock(moving_);
   for (std::size_t i = 0; i < shared.size(); ++i) {
@@ -157,7 +157,7 @@ void Session::greet(const std::function<void()>& pause) {  // R7.10
       if (pause) pause();
     }
   } catch (...) {
-    own_engine_->close();  // before the greeting's memory is gone
+    own_engine_->close();  // the greeting's memory ends after that
     throw;
   }
   if (const Failure* const failure = failure_of(*operation)) throw Failure(*failure);
@@ -279,7 +279,7 @@ const Failure& Session::explain(const std::string& what, Fields fields) {
 const Failure* Session::failure_of(const engine::Operation& operation) {
   if (!operation.done() || operation.status() == Status::kOk) return nullptr;
   if (const Failure* const failure = failure_.load()) return failure;
-  Fields fields = state();  // has the data path's first failure, at whichever operation it came
+  Fields fields = state();                                 // has the data path's first failure, of any operation
   if (!fields.contains("status")) return failure_.load();  // the session has failed meanwhile
   return &explain("explain", std::move(fields));
 }

@@ -12,7 +12,7 @@
 namespace wiresum::transport {
 namespace {
 
-/// Copies of datagrams, in the order in which they came.
+/// Copies of datagrams, in the order of their arrival.
 class Copies {
  public:
   explicit Copies(std::size_t datagram_bytes_max) : stride_(datagram_bytes_max), memory_(kPassedMax * stride_) {}
@@ -21,7 +21,7 @@ class Copies {
   [[nodiscard]] const RxDatagram& operator[](std::size_t index) const noexcept { return copies_[index]; }
   void clear() noexcept { count_ = 0; }
 
-  /// False if it does not fit.
+  /// Adds a datagram; false if it does not fit.
   bool add(const RxDatagram& datagram) noexcept {
     if (count_ == kPassedMax || datagram.bytes.size() > stride_) return false;
     std::byte* const to = memory_.data() + count_ * stride_;
@@ -44,8 +44,8 @@ struct Mailbox {
       : filling(std::make_unique<Copies>(datagram_bytes_max)), lent(std::make_unique<Copies>(datagram_bytes_max)) {}
 
   std::mutex mutex;
-  std::unique_ptr<Copies> filling;     // under the mutex
-  std::atomic<std::size_t> filled{0};  // its size
+  std::unique_ptr<Copies> filling;     // the mutex protects it
+  std::atomic<std::size_t> filled{0};  // the size of `filling`
   std::atomic<bool> sleeps{false};     // the owner, or it is about to
   std::unique_ptr<Copies> lent;        // the owner's
 };
@@ -57,12 +57,12 @@ struct Exchange {
     }
   }
 
-  /// Pairs with ThreadTransport::wait(): either the sleeper sees the datagram, or we see that it sleeps.
+  /// Pairs with ThreadTransport::wait(): either the sleeper sees the datagram, or this thread sees the sleep.
   void pass(std::size_t to, const RxDatagram& datagram) noexcept {
     Mailbox& mailbox = *mailboxes[to];
     {
       const std::lock_guard lock(mailbox.mutex);
-      static_cast<void>(mailbox.filling->add(datagram));  // or it is lost, and timers repair that
+      static_cast<void>(mailbox.filling->add(datagram));  // a datagram without room is lost, which timers repair
       mailbox.filled.store(mailbox.filling->size());
     }
     if (mailbox.sleeps.load()) queues[to]->wake();
@@ -83,7 +83,7 @@ class ThreadTransport final : public Transport {
   const char* name() const noexcept override { return own_.name(); }
 
   std::size_t receive(std::span<RxDatagram> out) noexcept override {
-    // In turns, so that neither starves the other.
+    // The two take turns, so that neither starves the other.
     passed_first_ = !passed_first_;
     std::size_t count = passed_first_ ? take_passed(out) : take_own(out);
     count += passed_first_ ? take_own(out.subspan(count)) : take_passed(out.subspan(count));
@@ -164,7 +164,7 @@ class ThreadTransport final : public Transport {
   std::size_t index_;
   Transport& own_;
   Mailbox& mailbox_;
-  std::size_t next_ = 0;  // of what is lent: those before it were handed out
+  std::size_t next_ = 0;  // the first lent datagram that was not handed out
   bool passed_first_ = false;
   std::uint64_t received_ = 0;
   std::uint64_t passed_ = 0;

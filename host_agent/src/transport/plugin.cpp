@@ -12,7 +12,7 @@ namespace {
 struct PluginFile {
   const char* name;
   const char* file;
-  const char* build_packages;  // Debian's names
+  const char* build_packages;  // names in Debian
   const char* run_packages;
 };
 
@@ -42,7 +42,8 @@ const PluginEntry& load(const PluginFile& kind, const std::filesystem::path& pat
         " is not there. It is built if its libraries are found; on Debian or " + "Ubuntu: apt-get install " +
         kind.build_packages + ", then build or install wiresum again");
   }
-  // Never unloaded: objects of its classes may live as long as the process, and its libraries have threads.
+  // The plug-in is never unloaded: objects of its classes may live as long as the process, and its libraries have
+  // threads.
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) {
     throw std::runtime_error("cannot load the " + std::string(kind.name) + " transport: " + dlerror() +

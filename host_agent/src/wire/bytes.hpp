@@ -1,6 +1,5 @@
-// Numbers in network byte order, at an offset of a packet or frame.
-//
-// Shifts rather than a byte swap: right on either byte order, and compilers make one instruction of it.
+// Numbers in network byte order, at an offset of a packet or frame. Shifts work on either byte order, and compilers
+// make one instruction of them.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,6 @@ namespace {
 
 using namespace bytes;
 
-// The table's numbers hold together.
 static_assert(kKindAt == kVersionAt, "version in the upper half of the byte, kind in the lower one");
 static_assert(kFlagsAt == kKindAt + sizeof(Header::kind));
 static_assert(kJobAt == kFlagsAt + sizeof(Header::flags));
@@ -53,7 +52,7 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
 
 ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept {
   if (datagram.size() < kHeaderBytes) return ParseError::kTruncated;
-  // Shared memory may change meanwhile: what is checked is what is used.
+  // Shared memory may change meanwhile: the checked copy is used.
   std::array<std::byte, kHeaderBytes> copy;
   std::memcpy(copy.data(), datagram.data(), kHeaderBytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -1,4 +1,4 @@
-// The 24-byte Wiresum header: what every packet between worker and switch begins with.
+// The 24-byte Wiresum header, with which every packet between worker and switch begins.
 //
 // Pure: no socket, no clock, no allocation. docs/protocol.md, section 2, is the reference.
 #pragma once
@@ -30,29 +30,29 @@ enum class ParseError : std::uint8_t {
   kNone,
   kTruncated,  // shorter than a header
   kUnknownVersion,
-  kUnknownKind,  // one that this version does not have
-  kPayload,      // a payload that is no whole number of words, or one on a kind that has none
+  kUnknownKind,
+  kPayload,  // a payload of no whole number of words, or of a kind without payload
 };
 
 /// Writes `header` in network byte order.
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexcept;
 
-/// Reads the header of one UDP payload. On any error `header` is left as it was.
-/// Says only that the datagram is well formed: whether its length fits the job is the caller's to check.
+/// Reads the header of one UDP payload. On any error `header` stays unchanged. The caller checks whether the datagram's
+/// length fits the job.
 [[nodiscard]] ParseError decode(std::span<const std::byte> datagram, Header& header) noexcept;
 
-/// RFC 1982 serial number arithmetic on rounds: is `a` newer than `b`?
+/// True if round `a` is newer than `b`, by the serial number arithmetic of RFC 1982.
 [[nodiscard]] constexpr bool newer(std::uint32_t a, std::uint32_t b) noexcept {
   return static_cast<std::int32_t>(a - b) > 0;
 }
 
-/// Of two tags, is `a` that of the later collective? Their low 16 bits are its number, a serial number too; the
-/// signature above them says nothing about the order.
+/// True if tag `a` is of a later collective than tag `b`. The low 16 bits of a tag are the collective's number, a
+/// serial number too; the signature above them says nothing about the order.
 [[nodiscard]] constexpr bool is_later_collective(std::uint32_t a, std::uint32_t b) noexcept {
   return static_cast<std::int16_t>(static_cast<std::uint16_t>(a - b)) > 0;
 }
 
-/// The later one of two tags; each is given as 1 more than it is, or as 0 if there is none.
+/// The later one of two tags; each is given plus 1, or as 0 for none.
 [[nodiscard]] constexpr std::uint64_t later_of(std::uint64_t a, std::uint64_t b) noexcept {
   if (a == 0 || b == 0) return a == 0 ? b : a;
   return is_later_collective(static_cast<std::uint32_t>(b - 1), static_cast<std::uint32_t>(a - 1)) ? b : a;
@@ -62,17 +62,17 @@ void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) noexce
   return static_cast<std::uint16_t>(2 * slot + (round & 1));
 }
 
-/// ECN (RFC 3168), in the lower two bits of the second byte of an IPv4 header: a queue may mark the packet rather than
-/// drop it, or has.
+/// ECN (RFC 3168), in the lower two bits of the second byte of an IPv4 header: a queue may mark the packet instead of
+/// dropping it, or has marked it.
 inline constexpr std::uint8_t kEcnCapable = 2;  // ECT(0)
 inline constexpr std::uint8_t kEcnMarked = 3;   // CE
 
-/// Is a packet marked whose header has this second byte?
+/// True if this second byte of a header marks the packet.
 [[nodiscard]] constexpr bool is_marked(std::uint8_t type_of_service) noexcept {
   return (type_of_service & kEcnMarked) == kEcnMarked;
 }
 
-/// A packet that is being made: a buffer that somebody else owns, and how many bytes of it are used.
+/// A packet that is being made: a buffer, with another owner, and its used bytes.
 struct Packet {
   std::byte* data = nullptr;
   std::uint32_t bytes = 0;

@@ -1,14 +1,15 @@
-// The check words of a worker's packets, and what it does with a sum whose check word does not fit. docs/protocol.md,
+// The check words of a worker's packets, and the handling of a sum whose check word does not fit. docs/protocol.md,
 // section 5, has the rules.
 //
-// A sum is checked before anything of its packet is used. One that fails is taken for lost: the packet is sent again,
-// and the switch answers with the cell's RESULT, which is right if the first was changed on its way here. If that one
-// fails too, the cell itself is wrong, or what lies between; nobody can sum the chunk again, since workers whose RESULT
-// was right may have written over their source. So the job ends, and the error says of which switch and slot.
+// A sum is checked before anything of its packet is used. A wrong sum counts as lost: the worker sends its packet
+// again, and the switch answers with the cell's RESULT, which is right if the first RESULT was changed on its way here.
+// If the second RESULT is wrong too, the cell or the way to it is at fault. The chunk cannot be summed again, since
+// workers with a right RESULT may have written over their source. The job ends with an error that names switch and
+// slot.
 //
-// Words that are all zero have the check word 0, whatever they are about. A worker that reads an exponent that is too
-// large sends such words, and the others' sum would lack what it has. So the exponent, or plane, that a worker reads
-// the words by is a part of the packet's `tensor`, which EMPTY has too, and workers that differ have diverged.
+// Zeros have the check word 0 for every subject. A worker that reads too large an exponent sends zeros, and the others'
+// sum would lack its elements. Therefore the exponent, or plane, by which a worker reads the words is a part of the
+// packet's `tensor`, which EMPTY has too, and workers with different exponents have diverged.
 #include "worker/worker.hpp"
 
 namespace wiresum::worker {
@@ -38,7 +39,7 @@ void Worker::refuse(std::uint32_t index) noexcept {
   if (!slot.was_wrong) {
     slot.was_wrong = true;
     resend_at_once(index);                     // R5.24
-  } else if (slot.list != Flight::kMissing) {  // it has been sent again: this is no copy of what came first
+  } else if (slot.list != Flight::kMissing) {  // the packet was sent again: this is no copy of the first RESULT
     stats_.slot_wrong = std::uint64_t{1} + config_.slot_first + index;
     fail_at(slot.collective, Status::kWrongSum);  // R5.25
   }

@@ -1,15 +1,15 @@
-// A job goes on at another lease, and every collective in flight ends with the sum that it would have had. worker.hpp
-// says why that is possible, docs/protocol.md, section 9, who does what.
+// A job goes on at another lease, and every collective in flight ends with its usual sum. worker.hpp says why, and
+// docs/protocol.md, section 9, who does what.
 //
-// What a move repeats. Workers' positions in a slot are equal, or one apart. Where they are equal, the round in flight
-// begins anew: nobody has its RESULT, so nobody has written its sum, and each worker's contribution is made again from
-// its source. Where they differ, some workers have written the sum of round r, and the source of an in-place collective
-// with it. So round r is not summed again. One of those that have its RESULT says that (REPEATS), all others say
-// nothing (EMPTY or META, exponent 0), and the sum is the RESULT. Those that lack it (BEHIND) take it as the RESULT of
-// the packet that they have in flight. To the others it says what they have: if it does not, the job ends.
+// The workers' positions in a slot are equal, or one apart. At equal positions the round in flight begins anew: no
+// worker has its RESULT or has written its sum, and each makes its contribution again from its source. At different
+// positions some workers have written the sum of round r, over the source of an in-place collective, and round r is not
+// summed again. One worker with its RESULT sends the RESULT's words (REPEATS), all others send nothing (EMPTY or META,
+// exponent 0), and the sum is the RESULT. Workers without it (BEHIND) take this sum as the RESULT of their packet in
+// flight. The others compare it with their own RESULT: at a difference the job ends.
 //
-// A slot's round, phase, chunk and so on are meanwhile those of the packet after it, at a worker that has the RESULT:
-// that worker may be halted again at any time, and its position is then the same as before.
+// At a worker with the RESULT, a slot's round, phase, chunk and so on are meanwhile those of its next packet: the
+// worker may be halted again at any time, and its position is then the same as before.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -31,7 +31,7 @@ bool Worker::move(const Lease& lease, std::span<const std::uint8_t> roles) noexc
   config_.job = lease.job;
   config_.key = lease.key;  // R9.8, R9.11
   config_.worker = lease.worker;
-  // Another path, perhaps.
+  // The path may be another one.
   rtt_ = RttEstimator(config_.rto_initial, config_.rto_min, config_.rto_max);  // R9.10
   window_ = CongestionWindow(config_.window_initial, config_.window_min, config_.slots);
   seed_probes();
@@ -52,7 +52,7 @@ bool Worker::may_have(std::uint32_t index, std::uint8_t role) const noexcept {
     case Role::kNone:
       return true;
     case Role::kBehind:
-      // Its packet of this round has been made: in an earlier lease, if this is the second move that repeats the round.
+      // The packet of this round has been made, in an earlier lease if a second move repeats the round.
       return slot.role == Role::kBehind || (slot.role == Role::kNone && slot.state == SlotState::kInFlight);  // R9.12
     case Role::kAhead:
     case Role::kRepeats:
@@ -69,7 +69,7 @@ void Worker::begin_again(std::uint32_t index, Role role) noexcept {
     return;
   }
   slot.state = SlotState::kReady;
-  // Before all else in the agreed order, and by slot.
+  // The repeated round precedes all others in the agreed order, by slot.
   const std::uint64_t oldest = pending_.oldest() == kNoCollective ? submissions_ : pending_[pending_.oldest()].order;
   const std::uint64_t key = order_key(oldest - 1, index);  // R9.9
   ready_.set(index, key);

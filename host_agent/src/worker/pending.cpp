@@ -14,7 +14,7 @@ ChunkView Pending::view(std::uint32_t chunk) const noexcept {
 numeric::Exponents Pending::exponents(std::uint32_t chunk, ChunkView& view) const noexcept {
   if (view.source == nullptr) return {};
   const numeric::Exponents exponents = numeric::exponents_of(work.format.dtype, view.source, view.elements);
-  // The exponent alone does not tell zeros from subnormal numbers. Either is rare, and in the cache by now.
+  // The exponent alone does not tell zeros from subnormal numbers. Both are rare, and in the cache by now.
   if (exponents.largest == numeric::kExponentZero && !exponents.not_finite &&
       work.presence->of(number(chunk)) == Presence::kUnknown &&
       !numeric::scan_block(work.format.dtype, view.source, view.elements).present) {
@@ -24,7 +24,7 @@ numeric::Exponents Pending::exponents(std::uint32_t chunk, ChunkView& view) cons
 }
 
 std::uint64_t Pending::key(const Slot& slot) const noexcept {
-  // The rounds of an exact sum have the place of their chunk: a slot sends one after the other.
+  // The rounds of an exact sum have their chunk's place: a slot sends one after the other.
   const std::uint64_t position = slot.phase == Phase::kExponent ? slot.chunk : std::uint64_t{slot.chunk} + stride;
   return order_key(order, position);
 }

@@ -1,22 +1,21 @@
-// When a packet is sent again, or asked for: the timers. worker.hpp says why every loss is repaired.
+// The timers, after which a packet is sent again or asked about. worker.hpp says why every loss is repaired.
 //
-// Questions. If a packet has no RESULT although later ones have, there are four possible causes. The packet or its
-// RESULT was lost: then this worker must act. Or a peer's packet for the same cell was lost, or a peer is a round
-// behind in this slot because it lost the RESULT of the round before: then sending again does not help, and with N
-// workers these two are N - 1 times as likely. So when the timer of a packet with payload expires, a question is sent
-// instead, which is only a header. The switch answers with the RESULT if the cell is complete, with MISSING if it lacks
-// this worker's packet, and not at all if it lacks a peer's. On MISSING the payload is sent again at once.
+// Questions. A packet may have no RESULT although later packets have, for four causes. The packet or its RESULT was
+// lost: then this worker must act. A peer's packet for the same cell was lost, or a peer that lost the previous RESULT
+// is a round behind in this slot: then sending again does not help, and with N workers these two causes are N - 1 times
+// as likely. Therefore, when the timer of a packet with payload expires, a question is sent instead, which is only a
+// header. The switch answers with the RESULT if the cell is complete, with MISSING if the cell lacks this worker's
+// packet, and not at all if it lacks a peer's. On MISSING the payload is sent again at once. Packets that consist of a
+// header only (EMPTY, META) are themselves sent again in place of a question.
 //
-// Packets that consist of a header only (EMPTY, META) are sent again themselves, in place of the question.
+// No packet overtakes a lost burst at the end of all sent packets. The probe asks about the burst's first packet. After
+// MISSING, or a RESULT that the switch sends for this question (with this worker's number), there was a loss, and all
+// packets before the question are asked about, too.
 //
-// A burst that is lost, at the end of what has been sent, is overtaken by nothing. The probe asks about its first
-// packet. If the answer is MISSING, or a RESULT that the switch sends for this question (it says whose packet it is
-// for), then there was a loss, and all that was sent before that question is asked about, too.
-//
-// How soon. A question costs little, and the wait holds up a slot at every worker. So no timer waits for the RTO, whose
-// floor is many round trips on a fast path. An overtaken packet is asked about soon after a round trip, the probe after
-// twice that time; the former again after twice that time too, which then doubles, the latter after half of the silence
-// so far. The RTO only tells a silence from a pause.
+// Delays. A question costs little, and the wait holds up a slot at every worker, so no timer waits for the RTO, whose
+// floor is many round trips on a fast path. A question about an overtaken packet comes soon after a round trip, and
+// again after twice that delay, which then doubles. A probe comes after twice that delay, and again after half of the
+// silence so far. The RTO only tells a silence from a pause.
 #include <algorithm>
 
 #include "worker/worker.hpp"
@@ -35,11 +34,11 @@ TimeNs Worker::not_before(const Slot& slot, TimeNs timeout) const noexcept {
 
 TimeNs Worker::probe_expiry(const Slot& slot) const noexcept {
   if (slot.list == Flight::kMissing) return expiry(slot);
-  // In step with the silence, and not twice the last timeout: so a probe that is lost costs half as much again, also if
-  // the silence before was a peer's.
+  // The timeout follows the silence, and does not double: a lost probe then costs half of the silence, even after a
+  // peer's long silence.
   const TimeNs silence = slot.sent_at - std::max(slot.first_sent_at, result_at_);
   const TimeNs timeout = std::min(std::max(rtt_.later(), silence / 2), rtt_.rto_max());  // R4.18
-  // Up to a quarter earlier, once probes repeat: eight random bits of it.
+  // Repeated probes come up to a quarter earlier, by eight random bits.
   const TimeNs earlier = silence <= 0 ? 0 : timeout / 4 * (probe_random_ >> 24) / 256;
   return not_before(slot, timeout - earlier);
 }
@@ -67,8 +66,8 @@ Worker::Timer Worker::first_timer() const noexcept {
   for (std::uint8_t list = 0; list < Flight::kLists; ++list) {
     const std::uint32_t head = flight_.head(list);
     if (head == kNoSlot) continue;
-    // Packets whose timer has not expired yet are in order of send_number: if the head cannot be lost, none can.
-    // Those whose timer has expired before could be, or were the probe; they continue.
+    // Packets whose timer has not expired yet are in order of send_number: if the head cannot be lost, none can be.
+    // Packets whose timer has expired could be lost, or were the probe; their timers continue.
     if (list == Flight::kFresh && !may_be_lost(slots_[head])) continue;
     if (const TimeNs at = expiry(slots_[head]); at <= silent_from()) consider(head, at);
   }
@@ -79,7 +78,7 @@ TimeNs Worker::next_timeout() const noexcept {
   if (failure_.has_value() || current_.empty()) return kNever;
   if (halted_) return deadline_;
   if (may_send()) return now_;
-  // The window opens when the oldest packet on its way is too old.
+  // The window opens when the oldest packet in flight is too old.
   const std::uint32_t oldest = ready_.empty() || rtt_.smoothed() == 0 ? kNoSlot : flight_.oldest_on_the_way();
   const TimeNs opens = oldest == kNoSlot ? kNever : slots_[oldest].sent_at + rtt_.rto() + 1;
   return std::min({deadline_, opens, first_timer().at});
@@ -89,9 +88,9 @@ void Worker::expire(std::uint32_t index, wire::Packet& packet) noexcept {
   Slot& slot = slots_[index];
   const bool missing = slot.list == Flight::kMissing;
   if (!missing) {
-    // A linear congruential generator, of which the high bits are used.
+    // The generator is linear congruential, and its high bits are used.
     if (index == probe()) probe_random_ = probe_random_ * 1664525U + 1013904223U;
-    // A probe says nothing about the network: it may be a peer that is late. Nor does a question that is asked again.
+    // Neither a probe nor a repeated question shows a loss: a peer may be late.
     if (may_be_lost(slot) && slot.expiries == 0) window_.on_loss(now_, rtt_.smoothed());
     slot.expiries = std::min<std::uint8_t>(slot.expiries + 1, Flight::kExpiriesMax);
   }
@@ -128,7 +127,7 @@ void Worker::resend_at_once(std::uint32_t index) noexcept {
   flight_.remove(index);
   slot.sent_at = now_;
   slot.was_missing = true;
-  slot.expiries = std::max<std::uint8_t>(slot.expiries, 1);  // what comes now measures no round trip
+  slot.expiries = std::max<std::uint8_t>(slot.expiries, 1);  // the next answer measures no round trip
   flight_.append(index, Flight::kMissing);                   // R4.24
 }
 

@@ -9,10 +9,10 @@
 namespace wiresum::worker {
 namespace {
 
-/// Each slot costs a collective one more round, for its first exponent. A large collective makes at least so many
-/// chunks share that; a small one is bound by latency, and takes a slot for each chunk up to slots_spread_max.
+/// The fewest chunks of a large collective for each slot, since each slot costs one more round, for its first exponent.
+/// A small collective is bound by latency, and takes a slot for each chunk up to slots_spread_max.
 constexpr std::uint32_t kChunksPerSlotMin = 16;
-/// More slots than this are for a long path, which waits longer than those rounds take: there fewer chunks share one.
+/// More slots than this are for a long path, whose latency exceeds the time of those rounds: fewer chunks share a slot.
 constexpr std::uint32_t kSlotsNear = 1024;
 constexpr std::uint32_t kChunksPerSlotFar = 4;  // R4.2
 
@@ -35,12 +35,12 @@ WorkerConfig checked(const WorkerConfig& config) {
   return config;
 }
 
-/// Exact sums are divided by whole numbers alone; no caller asks for others.
+/// True for the divisors of exact sums, which are whole numbers.
 [[maybe_unused]] bool is_divisor(float divisor) noexcept {
   return divisor >= 1.0F && divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(divisor) == divisor;
 }
 
-/// Prefetches the memory behind a chunk, where the next one usually lies: the hardware prefetcher stops at page ends.
+/// Prefetches the memory behind a chunk, where the next chunk usually lies: the hardware prefetcher stops at page ends.
 void prefetch_after(const ChunkView& view, numeric::Dtype dtype) noexcept {
   constexpr std::size_t kCacheLineBytes = 64;
   const std::size_t bytes = view.elements * numeric::element_bytes(dtype);
@@ -103,7 +103,7 @@ bool Worker::submit(const Collective& collective) noexcept {
   deadline_ = std::min(deadline_, collective.deadline);
   for (std::uint32_t i = 0; i < pending.stride; ++i) {
     const std::uint32_t slot = (pending.slot_start + i) % config_.slots;
-    // A busy slot gets here when it has finished the earlier collectives.
+    // A busy slot comes to this collective after the earlier ones.
     if (slots_[slot].collective == kNoCollective) start(slot, index);
   }
   return true;
@@ -165,7 +165,7 @@ void Worker::make_idle(std::uint32_t index) noexcept {
 
 bool Worker::may_send() const noexcept {
   if (ready_.empty()) return false;
-  // What comes before everything in flight must not wait for the window: peers may be waiting for it.
+  // A packet that precedes everything in flight must not wait for the window: peers may be waiting for it.
   return flight_.on_the_way() < window_.size() || ready_.first() == current_.first();  // R4.8
 }
 
@@ -174,7 +174,7 @@ std::size_t Worker::poll_transmit(TimeNs now, std::span<wire::Packet> out) noexc
   check_deadlines();
   if (failure_.has_value() || halted_) return 0;
   std::size_t count = 0;
-  // Whatever goes out moves the slot's timer ahead of now_, and there are `slots` of them.
+  // A sent packet moves its slot's timer ahead of now_, so the loop sends `slots` packets at most.
   for (Timer timer = first_timer(); timer.at <= now_ && count < out.size(); timer = first_timer()) {
     expire(timer.slot, out[count++]);
   }
@@ -225,8 +225,7 @@ void Worker::contribute(Slot& slot) noexcept {
                                              : wire::Kind::kEmpty;
     return;
   }
-  // The chunk whose exponent this packet carries is read here, so that its memory is on its way to the cache long
-  // before it is quantised.
+  // The chunk whose exponent this packet carries is read here, long before it is quantised, to fetch it to the cache.
   const bool is_first = slot.phase == Phase::kExponent;
   const std::uint32_t ahead = is_first ? slot.chunk : slot.chunk + pending.stride;
   slot.ahead = ahead < pending.chunks ? pending.view(ahead) : ChunkView{};
@@ -261,7 +260,7 @@ void Worker::choose_scale(Slot& slot) noexcept {
     if (format.scaling == numeric::Scaling::kFixed) slot.exponents = pending.exponents(slot.chunk, slot.view);
   }
   // R5.16, R6.1, R6.3
-  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // zeros, or no lane will be looked at
+  if (slot.view.source == nullptr || slot.scale.not_finite) return;  // zeros, or lanes that are not used
   slot.kind = wire::Kind::kData;
 }
 
@@ -384,13 +383,13 @@ Worker::Match Worker::match(std::uint32_t index, const wire::Header& header,
   if ((header.flags & wire::kFlagDiverged) != 0 || header.tensor != subject.tensor || header.chunk != subject.chunk) {
     return missing ? Match::kForeign : Match::kDiverged;
   }
-  // An answer to a question is late if something else has been sent since.
+  // An answer to a question is late if another packet has been sent since.
   if (missing) return slot.asked ? Match::kMissing : Match::kDuplicate;  // R4.24
   if (has_result(slot.role)) {
     if (kept_.is_same(index, header, payload)) return Match::kMine;
     return config_.check_word ? Match::kWrong : Match::kDiverged;  // R5.26, R9.7
   }
-  // The agreed exponent is a maximum over workers, and this one is among them.
+  // The agreed exponent is a maximum over workers, including this one.
   const std::size_t lanes = is_meta(slot.phase) ? 0 : config_.lanes;
   const bool possible = payload.size() == lanes * wire::kWordBytes && header.exponent >= slot.exponent_sent &&  // R4.26
                         may_say(index, header.exponent);
@@ -418,9 +417,9 @@ bool Worker::spurious(const Slot& slot) const noexcept {
 }
 
 void Worker::measure(const Slot& slot, bool marked) noexcept {
-  // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. One that was
-  // overtaken also waits for a peer's timer: such samples would make timeouts raise each other. One that was missing
-  // says nothing: it was late because it was lost.
+  // Only packets that measure the path give a sample. A slot's first packet also waits for late workers. An overtaken
+  // packet also waits for a peer's timer: such samples would make timeouts raise each other. A missing packet was late
+  // because it was lost.
   if (!slot.waits_for_peers && !overtaken(slot) &&
       ((slot.list == Flight::kFresh && now_ < not_before(slot, rtt_.rto())) || spurious(slot))) {
     const TimeNs rtt = std::max<TimeNs>(now_ - slot.first_sent_at, 1);
@@ -441,8 +440,8 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   Slot& slot = slots_[index];
   ++stats_.results;
   stats_.results_marked += marked ? 1 : 0;
-  // The switch has sent it to this worker again, for the question, and nothing else came: so what was sent before the
-  // question may be lost, too. Later than that, it comes from a queue: with this worker's number, since this worker's
+  // The switch has sent the RESULT to this worker again, for the question, and nothing else has come: packets before
+  // the question may be lost, too. A later one comes from a queue, with this worker's number, since this worker's
   // packet was the cell's last.
   if (slot.asked && header.worker == config_.worker && result_at_ <= slot.sent_at &&
       now_ - slot.first_sent_at <= 2 * rtt_.later()) {
@@ -504,7 +503,7 @@ bool Worker::continue_exact(std::uint32_t index, std::uint8_t code, std::span<co
     start_plane(index, static_cast<std::uint8_t>(more));
     return false;
   }
-  slot.exponent_agreed = code;  // of the chunk after it
+  slot.exponent_agreed = code;  // the next chunk's
   exact.finish(static_cast<unsigned>(pending_[slot.collective].work.divisor));
   return true;
 }
@@ -534,7 +533,7 @@ void Worker::end_chunk(std::uint32_t index) noexcept {
       begin_next_exact(index);
       if (failure_.has_value()) return;
     } else {
-      // After an exact sum nobody knows the next chunk's exponent.
+      // After an exact sum no worker knows the next chunk's exponent.
       const bool was_exact = slot.phase == Phase::kPlanes || slot.phase == Phase::kPlane;
       slot.phase = was_exact && pending.exponent_round ? Phase::kExponent : Phase::kSum;  // R5.13
       slot.view = slot.ahead;
@@ -560,7 +559,7 @@ void Worker::begin_next_exact(std::uint32_t index) noexcept {
   begin_exact(index);
   if (slot.exponent_agreed > 0) {  // R5.6
     start_plane(index, slot.exponent_agreed);
-  } else {  // nobody has any of it
+  } else {  // no worker has a plane
     exact_[index].finish(static_cast<unsigned>(pending.work.divisor));
     end_chunk(index);
   }

@@ -1,6 +1,6 @@
-// wiresum.switch._native: the software switch as Python sees it. No logic here.
+// The module wiresum.switch._native: the software switch for Python. No logic.
 //
-// Addresses are 32-bit integers in host byte order: wiresum.switch turns them into text.
+// Addresses are 32-bit integers in host byte order, which wiresum.switch turns into text.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -74,7 +74,7 @@ void configure(SwitchServer& server, std::uint16_t job, std::uint32_t key, std::
 
 // The macro declares the parameter.
 NB_MODULE(_native, module) {  // NOLINT(performance-unnecessary-value-param)
-  // A thread that is alive when the interpreter ends may hold a switch of ours; that is no leak worth a user's time.
+  // A thread that is alive when the interpreter ends may hold a switch, which is no leak to warn of.
   nb::set_leak_warnings(false);
   nb::register_exception_translator([](const std::exception_ptr& exception, void*) {
     try {

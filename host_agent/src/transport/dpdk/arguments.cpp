@@ -9,7 +9,7 @@ namespace wiresum::transport::dpdk {
 namespace {
 
 constexpr std::size_t kMegabyte = 1u << 20;
-/// What EAL and drivers take of a --no-huge memory for themselves, generously.
+/// An upper bound on the --no-huge memory that EAL and drivers take for themselves.
 constexpr std::size_t kOwnMegabytes = 64;
 
 std::vector<std::string> split(std::string_view text) {
@@ -89,8 +89,8 @@ Arguments parse_arguments(std::string_view text) {
 
 std::vector<std::string> with_defaults(const Arguments& given, std::size_t memory_bytes, int core, int process) {
   std::vector<std::string> words = given.eal;
-  // No files, sockets or locks in a runtime directory: nothing is left when the process is killed, and no write access
-  // is needed. --in-memory requires hugepages; without them, the parts of it that matter are set one by one.
+  // EAL shall make no files, sockets or locks in a runtime directory: a killed process leaves nothing then, and needs
+  // no write access. --in-memory requires hugepages; without them, its relevant parts are set one by one.
   bool shares = false;
   if (given.huge) {
     shares = given.has({"--no-shconf", "--legacy-mem", "--huge-dir"});
@@ -104,7 +104,7 @@ std::vector<std::string> with_defaults(const Arguments& given, std::size_t memor
   }
   if (!given.has({"--no-telemetry", "--telemetry"})) words.emplace_back("--no-telemetry");
   if (!given.has({"--file-prefix"})) {
-    // EAL makes a folder of this name even if it puts nothing there: one for all our processes, which eal.cpp removes.
+    // EAL makes a folder of this name, perhaps an empty one: all our processes share it, and eal.cpp removes it.
     words.push_back(shares ? "--file-prefix=wiresum-" + std::to_string(process) : "--file-prefix=wiresum");
   }
   if (!given.has({"-l", "-c", "--lcores"})) words.push_back("--lcores=0@" + std::to_string(core));

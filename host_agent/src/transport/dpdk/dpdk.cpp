@@ -1,16 +1,16 @@
-// Bursts over DPDK: the process drives the ports itself, and answers ARP for them, since no kernel does.
+// Bursts over DPDK: the process drives the ports itself, and answers ARP for them in place of a kernel.
 //
 // All ports that EAL finds for the transport are its own: a worker has one; a switch may have many, with other workers
 // behind each. Packets leave by the port behind which the neighbour was found (neighbours.hpp).
 //
-// Several threads may drive them, each through a transport of its own. Ports and EAL's devices are shared; steering.hpp
-// says which queues a thread has. Each thread has pools and a table of neighbours of its own. Answers to its ARP
-// requests may come in by another thread's queue, so a thread that receives ARP tells all.
+// Several threads may drive the ports, each through its own transport. Ports and EAL's devices are shared; steering.hpp
+// says which queues a thread has. Each thread has its own pools and table of neighbours. Answers to its ARP requests
+// may come in by another thread's queue, so a thread that receives ARP tells all.
 //
-// Who owns a buffer (mbuf) at each moment. buffers() offers the data areas of buffers that are ours. send() puts the
-// headers in front (for several endpoints, in a buffer of its own for each) and gives them to the driver, which frees
-// what it has read. A freed buffer returns to its pool when nobody refers to it any more, and only from there can it be
-// offered again: so a buffer that a device still reads is never written to.
+// Buffers (mbufs) change owners. buffers() offers the data areas of our buffers. send() puts the headers in front (for
+// several endpoints, in one more buffer for each) and gives the buffers to the driver, which frees those it has read. A
+// freed buffer returns to its pool after the last reference, and is offered again only from there: a buffer that a
+// device still reads is never written to.
 #include <rte_ethdev.h>
 #include <rte_ether.h>
 #include <rte_ip.h>
@@ -39,16 +39,16 @@
 namespace wiresum::transport::dpdk {
 namespace {
 
-constexpr std::size_t kPrefetch = 4;  // packets ahead of the one that is read
+constexpr std::size_t kPrefetch = 4;  // packets ahead
 
 using ethernet::kEthernetBytes;
 using ethernet::kHeadersBytes;
 
 constexpr std::size_t kRoundMax = 1024;  // frames that one receive() examines, ours or not
 
-// How long wait() polls before it sleeps, and the longest single sleep after that. A worker that waits for a chunk to
-// come back should not sleep; an idle one should not burn a core. See wait().
-constexpr TimeNs kPauseNs = 5'000;  // after this long polling, others may use the core
+// The times for which wait() polls, and then sleeps. A worker that waits for a chunk should not sleep; an idle worker
+// should not take a core.
+constexpr TimeNs kPauseNs = 5'000;  // other threads may use the core after this time
 constexpr TimeNs kSpinNs = 50'000;
 constexpr TimeNs kSleepNsMin = 1'000;
 constexpr TimeNs kSleepNsMax = 50'000;
@@ -151,16 +151,16 @@ class DpdkTransport final : public Transport {
         send_copies(burst, to, port, marked);
       }
     }
-    // What was offered beyond, and not sent, is offered again.
+    // Buffers that were offered and not sent are offered again.
     std::move(&mbufs_[count], &mbufs_[offered_], mbufs_.begin());
     std::move(&packets_[count], &packets_[offered_], packets_.begin());
     offered_ -= count;
   }
 
-  // There are no interrupts here, so the thread polls. For a while after the last packet it polls as fast as it can,
+  // The thread polls, since there are no interrupts. After the last packet it polls as fast as it can for kSpinNs,
   // because an answer is a few microseconds away. Then it sleeps between polls, longer each time, up to kSleepNsMax: an
-  // idle thread takes some percent of a core instead of all of it, and the first packet after a pause is seen at most
-  // that much later. A wake-up from another thread is noticed equally late.
+  // idle thread takes some percent of a core, and notices the first packet after a pause, or another thread's wake-up,
+  // at most kSleepNsMax late.
   void wait(std::int64_t timeout_ns) noexcept override {
     if (ready_next_ != ready_count_) return;
     adopt_first_thread();
@@ -182,8 +182,8 @@ class DpdkTransport final : public Transport {
   }
 
  private:
-  /// The first thread to come here is the one that drives most of the time. Others come for a single sum: a cache of
-  /// buffers for each of them would leave none for those that come later.
+  /// Gives the first thread a cache of buffers, since it drives most of the time. Other threads drive for a single sum:
+  /// a cache for each would leave no buffers for later threads.
   void adopt_first_thread() noexcept {
     if (!std::exchange(has_first_thread_, true)) adopt_thread();
   }
@@ -253,11 +253,11 @@ class DpdkTransport final : public Transport {
 
   // ---- Neighbours ----
 
-  /// What may be an ARP packet.
+  /// Handles a frame that may be an ARP packet.
   void answer(std::span<const std::byte> frame, std::size_t port) noexcept {
     ethernet::ArpPacket packet;
     if (!ethernet::parse_arp(frame, packet)) return;
-    // Not believed: a sender that speaks for another address, or for ours.
+    // A sender that speaks for another address, or for ours, is not believed.
     const ethernet::MacAddress sender = ethernet::load_mac(frame.data(), ethernet::kSourceMacAt);
     if (sender != packet.sender_mac || packet.sender_address == config_.address) return;
     const bool to_us = packet.target_address == config_.address;
@@ -274,7 +274,7 @@ class DpdkTransport final : public Transport {
 
   /// Sends the ARP requests that are due.
   void ask() noexcept {
-    // The peers' addresses are requested before anybody sends to them.
+    // The peers' addresses are requested before the first packet to them.
     for (const wire::Endpoint& peer : peers_) static_cast<void>(neighbours_.find(peer.address, now_));
     for (Neighbours::Question question; neighbours_.poll_question(now_, question);) {
       for (std::size_t port = 0; port != ports_.size(); ++port) {
@@ -289,7 +289,7 @@ class DpdkTransport final : public Transport {
     }
   }
 
-  /// Announces our Ethernet address to a port's neighbours: those who know an older one would go on sending there.
+  /// Announces our Ethernet address to a port's neighbours: some would go on sending to an older one.
   void announce(std::size_t port) noexcept {
     send_arp({.operation = ethernet::ArpOperation::kRequest,
               .sender_mac = ports_[port]->mac(),
@@ -367,7 +367,7 @@ class DpdkTransport final : public Transport {
     rte_pktmbuf_free_bulk(payloads.data(), static_cast<unsigned>(payloads.size()));
   }
 
-  /// Where packets to `address` go. Null if that is not known yet; then a request is broadcast.
+  /// The next hop of packets to `address`; while it is unknown, null, and a request is broadcast.
   const NextHop* next_hop(std::uint32_t address) noexcept {
     const NextHop* hop = neighbours_.find(address, now_);
     if (hop != nullptr) return hop;
@@ -378,7 +378,7 @@ class DpdkTransport final : public Transport {
     return hop;
   }
 
-  /// Takes in what has arrived, for the next receive(), unless something is waiting for it already.
+  /// Takes in packets for the next receive(), unless some are waiting already.
   void look() noexcept {
     if (ready_next_ != ready_count_) return;
     ready_next_ = 0;
@@ -394,9 +394,9 @@ class DpdkTransport final : public Transport {
                               .marked = marked});
   }
 
-  /// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum too, which
-  /// costs some 50 ns at each end: the other end may be a virtual switch that sends the packet on over a wire without
-  /// adding one.
+  /// Writes the headers at the start of a packet's data. Over shared memory (net_memif) there is a checksum, too, of
+  /// some 50 ns at each end: a virtual switch at the other end may send the packet on over a wire without adding a
+  /// checksum.
   static void write_headers(const ethernet::Headers& headers, rte_mbuf& packet, std::size_t payload_bytes,
                             ethernet::PartialSum payload, const Port& by) noexcept {
     const std::span<std::byte> data = data_of(packet);
@@ -421,14 +421,14 @@ class DpdkTransport final : public Transport {
   process::Home home_;
   std::shared_ptr<const Shared> shared_;  // left alone in a forked child, too
   const DeviceConfig& config_;
-  std::vector<wire::Endpoint> peers_;  // by port; empty: anybody's packets are taken
+  std::vector<wire::Endpoint> peers_;  // by port; empty: all senders are heard
   const std::vector<std::unique_ptr<Port>>& ports_;
   unsigned thread_;
   rte_mempool* send_pool_;
   rte_mempool* header_pool_;
   std::vector<Source> sources_;
   Neighbours neighbours_;
-  TimeNs now_ = 0;  // when the clock was last read
+  TimeNs now_ = 0;  // the last reading of the clock
   std::size_t next_source_ = 0;
 
   std::array<rte_mbuf*, kBuffersMax> mbufs_{};
@@ -437,7 +437,7 @@ class DpdkTransport final : public Transport {
 
   std::array<rte_mbuf*, kLentMax> lent_{};
   std::size_t lent_count_ = 0;
-  std::array<rte_mbuf*, kBurst> ready_buffers_{};  // what wait() has found, for the next receive()
+  std::array<rte_mbuf*, kBurst> ready_buffers_{};  // wait() has found them for the next receive()
   std::array<RxDatagram, kBurst> ready_{};
   std::size_t ready_next_ = 0;
   std::size_t ready_count_ = 0;

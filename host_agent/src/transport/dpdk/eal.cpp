@@ -32,7 +32,7 @@
 namespace wiresum::transport::dpdk {
 namespace {
 
-/// What the process has of DPDK.
+/// The process's state of DPDK.
 struct Environment {
   process::Home home;
   std::mutex mutex;
@@ -41,12 +41,12 @@ struct Environment {
   std::vector<std::string> given;              // the first transport's arguments, without its devices
   std::vector<std::string> found;              // devices that EAL found by itself, if the first transport named none
   std::vector<std::uint16_t> taken;            // ports of transports that are open
-  std::map<std::string, std::string> plugged;  // devices that are there, by name, as they were given
+  std::map<std::string, std::string> plugged;  // present devices, by name, with their arguments
 };
 
 Environment& environment();
 
-/// In the process' exit, before or after the handlers in which sessions are left.
+/// Runs in the process's exit, before or after the handlers in which sessions are left.
 void end() noexcept {
   Environment& all = environment();
   if (!all.home.is_here()) return;
@@ -54,12 +54,12 @@ void end() noexcept {
   if (!lock.owns_lock()) return;  // a transport is being opened or closed, perhaps where DPDK itself calls exit()
   all.exiting = true;
   const bool is_quiet = MemifGate::stop();
-  // If a transport is still open, its thread may be using DPDK's memory: then leave the clean-up to the kernel.
+  // If a transport is still open, its thread may be using DPDK's memory, and the kernel cleans up.
   if (all.started && all.taken.empty() && is_quiet) static_cast<void>(rte_eal_cleanup());
 }
 
 Environment& environment() {
-  // Never destroyed: transports may be closed after static objects are gone.
+  // The object is never destroyed: transports may be closed after static objects are gone.
   static Environment* const the_only = [] {
     auto* const made = new Environment;
     static_cast<void>(std::atexit(end));
@@ -93,7 +93,7 @@ int allowed_core(const cpu_set_t& cores) {
   return 0;
 }
 
-/// Calls `visit` with each port that there is, and its device.
+/// Calls `visit` with each port, and its device.
 template <class Visit>
 void for_each_port(Visit visit) {
   for (std::uint16_t port = 0; port < RTE_MAX_ETHPORTS; ++port) {
@@ -122,7 +122,7 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const int result = rte_eal_init(static_cast<int>(words.size()), argv.data());
-  // EAL pins the calling thread, which may be an interpreter's: all threads that it starts later would share one core.
+  // EAL pins the calling thread, which may be an interpreter's: all its later threads would share one core.
   static_cast<void>(sched_setaffinity(0, sizeof cores, &cores));
   if (result < 0) {
     std::string what = "cannot start DPDK (EAL) with '" + joined({words.begin() + 1, words.end()}) +
@@ -133,7 +133,7 @@ void start(Environment& all, const Arguments& arguments, std::size_t memory_byte
     }
     throw std::runtime_error(what);
   }
-  // EAL makes a folder even if it puts nothing there. Removing it fails, as it should, if there is something in it.
+  // EAL makes a folder even for no files. The removal of a folder with files fails, as it should.
   static_cast<void>(rmdir(rte_eal_get_runtime_dir()));
   all.started = true;
   all.given = arguments.eal;
@@ -158,7 +158,7 @@ struct Adoption {
   }
 };
 
-/// How often a caller looks whether the interrupt thread has stopped.
+/// The time between looks at whether the interrupt thread has stopped.
 constexpr std::chrono::milliseconds kLook{1};
 
 void pause(long nanoseconds) noexcept {
@@ -256,7 +256,7 @@ void Devices::release() noexcept {
 
 void on_interrupt_thread(const std::function<void()>& what) noexcept {
   if (MemifGate::has_stopped()) return what();
-  /// Whoever claims it makes the call. An alarm that comes after the caller's claim finds it, too, and does nothing.
+  /// The first to claim the call makes it: the alarm, or the caller.
   struct Call {
     explicit Call(const std::function<void()>& work) noexcept : what(work) {}
     const std::function<void()>& what;

@@ -91,7 +91,7 @@ Neighbours::Neighbour* Neighbours::known(std::uint32_t address) noexcept {
   return nullptr;
 }
 
-/// An entry for an address that has none; null if all that it could have are in use.
+/// Makes an entry for an address without one; null if all possible entries are in use.
 Neighbours::Neighbour* Neighbours::take(std::uint32_t address, TimeNs now) noexcept {
   Neighbour* const set = &entries_[set_of(address) * kWays];
   Neighbour* place = nullptr;

@@ -21,9 +21,9 @@
 namespace wiresum::transport::dpdk {
 namespace {
 
-/// How long a full ring is waited for: a peer that polls empties it in less.
+/// The wait for a full ring, which a polling peer empties sooner.
 constexpr std::uint64_t kSendWaitUsMax = 100;
-/// The same for MemifGate. What it waits for takes microseconds, once it has a core: nothing can be done meanwhile.
+/// The wait for a full ring with MemifGate. The interrupt thread needs microseconds, once it has a core.
 constexpr std::uint64_t kGateWaitUsMax = 100'000;
 constexpr std::int64_t kLookNs = 200'000'000;
 constexpr std::uint64_t kRxChecksums = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
@@ -33,9 +33,9 @@ bool is_one_of(std::string_view driver, const std::array<std::string_view, kCoun
   return std::find(drivers.begin(), drivers.end(), driver) != drivers.end();
 }
 
-/// They pass memory on, in as many pieces as it takes: these have no limit, whatever MTU they report.
+/// Drivers that pass memory on, in any number of pieces: they have no limit, whatever MTU they report.
 constexpr std::array<std::string_view, 2> kWithoutMtu{"net_memif", "net_ring"};
-/// Over an interface of the kernel's, whose MTU they do not report.
+/// Drivers over an interface of the kernel's, whose MTU they do not report.
 constexpr std::array<std::string_view, 3> kKernelInterfaces{"net_af_packet", "net_af_xdp", "net_tap"};
 
 void check(int result, const std::string& what) {
@@ -141,7 +141,7 @@ void Port::configure(const PortConfig& config, const std::string& device) {
   std::memcpy(mac_.bytes.data(), static_cast<const std::uint8_t*>(mac.addr_bytes), mac_.bytes.size());
 }
 
-/// A datagram that is too large would be dropped silently.
+/// Throws if datagrams are too large for the port, which would drop them silently.
 void Port::allow_size(const PortConfig& config, const std::string& device) {
   const std::size_t ip_bytes_max = config.ip_bytes_max;
   const std::string what = "the DPDK port " + driver_ + " cannot carry packets of " + std::to_string(ip_bytes_max) +
@@ -156,7 +156,7 @@ void Port::allow_size(const PortConfig& config, const std::string& device) {
     throw std::runtime_error(what + "give its device framesz=" + std::to_string(config.buffer_bytes) +
                              ",blocksz=" + std::to_string(2 * config.buffer_bytes) + ", or use other lanes");
   }
-  // It would split larger ones, but version 22.11 joins them wrongly as soon as its ring has wrapped around once.
+  // net_memif would split larger frames, but version 22.11 joins the pieces wrongly after its ring has wrapped around.
   if (is_memif_ && frame_bytes > device_number(device, "bsize", 2048)) {
     throw std::runtime_error(what + "give the devices of both ends bsize=" +
                              std::to_string(std::bit_ceil(frame_bytes)) + ", or use fewer lanes");
@@ -181,7 +181,7 @@ bool Port::look_after_link(std::int64_t now_ns) noexcept {
   const bool was_up = link_up_;
   rte_eth_link link{};
   link_up_ = started_ && rte_eth_link_get_nowait(id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
-  // Not at once after it has started: it is still shaking hands.
+  // A port is not restarted at the first look, since its link is still shaking hands.
   if (!link_up_ && connects_ && !first) {
     if (started_) stop();
     static_cast<void>(start());
@@ -205,7 +205,7 @@ bool Port::found_wrong(const rte_mbuf& packet) const noexcept {
 std::size_t Port::receive(std::uint16_t queue, std::span<rte_mbuf*> out) noexcept {
   if (!started_) return 0;
   if (is_memif_ && !MemifGate::enter()) {
-    sched_yield();  // to the interrupt thread, if it is this core that it works on
+    sched_yield();  // the interrupt thread may work on this core
     return 0;
   }
   const std::size_t count = rte_eth_rx_burst(id_, queue, out.data(), static_cast<std::uint16_t>(out.size()));
@@ -221,7 +221,7 @@ std::size_t Port::send(unsigned thread, std::span<rte_mbuf*> packets) noexcept {
 
 std::size_t Port::send_by(std::uint16_t queue, std::span<rte_mbuf*> packets) noexcept {
   const auto all = static_cast<std::uint16_t>(packets.size());
-  // Drivers differ in what they want to find in the headers where they are to put a checksum.
+  // Drivers differ in the headers that they want for packets to which they add a checksum.
   const std::size_t good = !started_ ? 0 : sends_checksums_ ? rte_eth_tx_prepare(id_, queue, packets.data(), all) : all;
   std::size_t sent = 0;
   std::uint64_t give_up = 0;
@@ -232,7 +232,7 @@ std::size_t Port::send_by(std::uint16_t queue, std::span<rte_mbuf*> packets) noe
       const std::uint64_t now = rte_get_timer_cycles();
       if (gate_give_up == 0) gate_give_up = now + rte_get_timer_hz() / 1'000'000 * kGateWaitUsMax;
       if (now > gate_give_up) break;
-      sched_yield();  // for the interrupt thread, if it is this core that it works on
+      sched_yield();  // the interrupt thread may work on this core
       continue;
     }
     const std::uint16_t taken = rte_eth_tx_burst(id_, queue, &packets[sent], left);

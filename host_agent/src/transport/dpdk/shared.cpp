@@ -15,20 +15,20 @@ namespace {
 using ethernet::kEthernetBytes;
 using ethernet::kHeadersBytes;
 
-/// Where a payload starts in a buffer that is sent: aligned to a cache line, with place in front for the headers and
-/// for what a driver may put before them.
+/// The start of a payload in a buffer to send: aligned to a cache line, with place in front for the headers, and for a
+/// driver's own headers before them.
 constexpr std::size_t kPayloadAt = RTE_PKTMBUF_HEADROOM;
 static_assert(kPayloadAt >= kHeadersBytes + 64);
 
-constexpr unsigned kCachePackets = 128;        // in a thread's cache of a pool
-constexpr std::size_t kBufferBytesMin = 2048;  // what drivers like to find
+constexpr unsigned kCachePackets = 128;        // buffers in a thread's cache of a pool
+constexpr std::size_t kBufferBytesMin = 2048;  // drivers expect as much
 constexpr std::size_t kSlackBytes = 64;        // net_af_packet wants some
 constexpr std::size_t kBufferBytesMax = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
 constexpr std::size_t kHeaderBufferBytes = RTE_PKTMBUF_HEADROOM + 64;
 
 std::size_t frame_bytes(const DeviceConfig& config) { return config.datagram_bytes_max + kHeadersBytes; }
 
-/// How many packets and descriptors a transport has, and how large they are.
+/// The numbers and sizes of a transport's packets and descriptors.
 struct PoolSizes {
   PoolSizes(const DeviceConfig& config, std::size_t ports)
       : buffer(std::min((frame_bytes(config) + kSlackBytes + kBufferBytesMin - 1) / kBufferBytesMin * kBufferBytesMin,
@@ -37,13 +37,13 @@ struct PoolSizes {
         descriptors(std::clamp(2 * spare / ports, kDescriptorsMin, kDescriptorsMax)),
         packets(descriptors * ports + spare) {}
 
-  /// What a --no-huge memory has to hold, for each thread.
+  /// The bytes of a --no-huge memory for each thread.
   [[nodiscard]] std::size_t memory_bytes() const { return packets * (2 * buffer + kHeaderBufferBytes + kOverhead); }
 
-  std::size_t buffer;       // of a packet, in bytes
+  std::size_t buffer;       // bytes of a packet's buffer
   std::size_t spare;        // packets each way that may be lent, offered, or in a thread's cache
-  std::size_t descriptors;  // of a port's ring
-  std::size_t packets;      // each way
+  std::size_t descriptors;  // descriptors of a port's ring
+  std::size_t packets;      // packets each way
 
  private:
   static constexpr std::size_t kPoolBytesMax = 8u << 20;
@@ -51,7 +51,7 @@ struct PoolSizes {
   static constexpr std::size_t kSpareMax = 2048;
   static constexpr std::size_t kDescriptorsMax = 1024;
   static constexpr std::size_t kDescriptorsMin = 64;
-  static constexpr std::size_t kOverhead = 1024;  // of three buffers' own structures
+  static constexpr std::size_t kOverhead = 1024;  // bytes of three buffers' structures
 };
 
 DeviceConfig checked(const DeviceConfig& config) {
@@ -67,7 +67,7 @@ DeviceConfig checked(const DeviceConfig& config) {
   return config;
 }
 
-/// A pool with a name that no other has.
+/// Makes a pool with a unique name.
 rte_mempool* new_pool(std::size_t packets, std::size_t buffer_bytes) {
   static std::atomic<unsigned> made{0};
   const std::string name = "wiresum_" + std::to_string(made.fetch_add(1));

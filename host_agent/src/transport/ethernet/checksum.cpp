@@ -21,11 +21,11 @@ std::uint64_t load64(const std::byte* from) noexcept {
 
 std::uint64_t halves(std::uint64_t word) noexcept { return (word & 0xFFFF'FFFF) + (word >> 32); }
 
-// Words of 32 or 64 bits will do, since 2^32 - 1 and 2^64 - 1 are multiples of 2^16 - 1: halves may be added to each
+// Words may have 32 or 64 bits, since 2^32 - 1 and 2^64 - 1 are multiples of 2^16 - 1: halves may be added to each
 // other, and a carry out of the sum counts as one.
 #if defined(__SSE2__)
 
-/// Adds the even and the odd words of 32 bits in lanes of 64, which do not overflow. Every x86-64 can do this.
+/// Adds the even and the odd words of 32 bits in lanes of 64, which do not overflow, on every x86-64.
 std::uint64_t sum_steps(const std::byte* from, std::size_t steps) noexcept {
   static_assert(kStepBytes == 2 * sizeof(__m128i));
   const __m128i even = _mm_set1_epi64x(0xFFFF'FFFF);
@@ -45,7 +45,7 @@ std::uint64_t sum_steps(const std::byte* from, std::size_t steps) noexcept {
 
 #else
 
-/// Four sums that do not wait for each other.
+/// Makes four sums that do not wait for each other.
 std::uint64_t sum_steps(const std::byte* from, std::size_t steps) noexcept {
   std::array<std::uint64_t, 4> sums{};
   std::array<std::uint64_t, 4> carries{};
@@ -65,7 +65,7 @@ std::uint64_t sum_steps(const std::byte* from, std::size_t steps) noexcept {
 
 #endif
 
-/// The sum may be made in either byte order, as long as its words are swapped at last: RFC 1071, section 2 (B).
+/// A sum may be made in either byte order if its words are swapped at last: RFC 1071, section 2 (B).
 std::uint16_t network_order(std::uint16_t word) noexcept {
   if constexpr (std::endian::native == std::endian::little) {
     return static_cast<std::uint16_t>(word << 8 | word >> 8);

@@ -66,7 +66,7 @@ Headers::Headers(const Path& path) noexcept {
   store16(out, kEtherTypeAt, kEtherTypeIpv4);
   store8(out, kVersionLengthAt, kVersion4NoOptions);
   store8(out, kTypeOfServiceAt, path.marked ? wire::kEcnMarked : wire::kEcnCapable);  // R3.22, R4.12
-  store16(out, kFragmentAt, kDontFragment);  // so the identification stays 0: RFC 6864
+  store16(out, kFragmentAt, kDontFragment);  // the identification stays 0: RFC 6864
   store8(out, kTimeToLiveAt, kTimeToLive);
   store8(out, kProtocolAt, kProtocolUdp);
   store32(out, kSourceAddressAt, path.source.address);
@@ -91,9 +91,9 @@ void Headers::write(std::span<std::byte, kHeadersBytes> out, std::size_t payload
   const PartialSum pseudo = pseudo_ + sum(udp_bytes);
   switch (kind) {
     case UdpChecksum::kWhole: {
-      // The length stands in the pseudo-header and in UDP's own.
+      // The length is in the pseudo-header and in the UDP header.
       const std::uint16_t whole = checksum(pseudo + ports_ + sum(udp_bytes) + payload);
-      // 0 would mean that there is none; 0xFFFF is the same number in ones' complement.
+      // 0 would stand for no checksum; 0xFFFF is the same number in ones' complement.
       store16(to, kUdpChecksumAt, whole == 0 ? 0xFFFF : whole);  // R2.13
       break;
     }

@@ -19,7 +19,7 @@ constexpr std::size_t round_up(std::size_t value) noexcept {
   return (value + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-/// Where an answer lies, as it travels: bits 0 to 31 the offset in words of eight bytes, 32 to 61 its bytes.
+/// An answer's place in an entry: bits 0 to 31 are the offset in words of eight bytes, 32 to 61 the bytes.
 constexpr std::uint64_t kMarked = std::uint64_t{1} << 62;
 constexpr std::uint64_t kIsCopy = std::uint64_t{1} << 63;
 constexpr std::size_t kUnit = 8;
@@ -48,7 +48,7 @@ Layout::Layout(std::byte* memory, const Shape& shape) noexcept {
     memory += round_up(bytes);
     return here;
   };
-  // Each in a line of its own: those that one process writes while the other reads its own do not disturb each other.
+  // Each counter has its own cache line: one process's writes do not disturb the other's reads.
   for (std::uint32_t** line : {&up_written, &rank_sleeps, &down_read, &down_written, &leaf_sleeps, &up_read}) {
     *line = reinterpret_cast<std::uint32_t*>(take(kLineBytes));
   }
@@ -60,8 +60,8 @@ Layout::Layout(std::byte* memory, const Shape& shape) noexcept {
 
 // ---- Positions and bells ----
 //
-// A writer publishes its position and then looks whether the reader sleeps; a reader says that it sleeps and then looks
-// at the position. All four are sequentially consistent, so one of the two sees the other.
+// A writer publishes its position and then looks for the reader's sleep; a reader announces its sleep and then looks at
+// the position. All four steps are sequentially consistent, so one of the two sees the other.
 
 std::uint32_t Position::entries(std::uint32_t* written, std::uint32_t length) const noexcept {
   const std::uint32_t ahead = Shared(*written).load() - own_;
@@ -139,7 +139,7 @@ std::size_t RankEnd::receive(std::span<Lent> out) noexcept {
 }
 
 bool RankEnd::has_answer() const noexcept {
-  // Those that are lent have been read.
+  // Lent entries have been read.
   const std::uint32_t entries = down_.entries(at_.down_written, shape_.down);
   return entries > lent_;
 }
@@ -181,7 +181,7 @@ std::byte* LeafEnd::copy() noexcept {
   if (room <= posted_) return nullptr;
   const std::uint32_t unread = shape_.down - room + posted_;
   const std::uint32_t age = down_.at() + posted_ - copy_at_[copies_ % kCopies];
-  // While the answer that this copy was last for is unread, the rank may be reading it.
+  // The rank may still be reading the last answer of this copy.
   if (copies_ >= kCopies && age <= unread) return nullptr;
   return at_.copies + copies_ % kCopies * shape_.stride;
 }

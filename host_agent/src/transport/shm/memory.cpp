@@ -53,7 +53,7 @@ void Memory::map(int protection) {
   void* const memory = mmap(nullptr, bytes_, protection, MAP_SHARED, descriptor_.get(), 0);
   if (memory == MAP_FAILED) fail("cannot map shared memory");
   data_ = static_cast<std::byte*>(memory);
-  // A forked child would go on with the parent's rings.
+  // A forked child would use the parent's rings.
   static_cast<void>(madvise(memory, bytes_, MADV_DONTFORK));
 }
 

@@ -15,8 +15,8 @@
 namespace wiresum::transport::shm {
 namespace {
 
-/// A sender without room waits for a leaf that works through its packets, for so long at least: what it was woken for
-/// (its timers) can wait, since it cannot send.
+/// The least wait of a sender without room, for a leaf that works through its packets. Its timers can wait, since it
+/// cannot send.
 constexpr std::int64_t kRoomNs = 1'000'000;
 
 Link checked(Link link, const Shape& shape) {
@@ -65,7 +65,7 @@ std::span<wire::Packet> ShmTransport::buffers(std::size_t wanted) noexcept {
   const std::size_t most = std::min(wanted, packets_.size());
   if (offered_ < most) offered_ = end_.offer(std::span(packets_).first(most));
   const std::size_t count = std::min(offered_, most);
-  lacked_room_ = count == 0;  // who was offered fewer than it wanted may want none: a full window
+  lacked_room_ = count == 0;  // a caller that uses fewer may want none, with a full window
   return std::span(packets_).first(count);
 }
 

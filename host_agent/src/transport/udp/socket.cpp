@@ -18,7 +18,7 @@
 namespace wiresum::transport {
 namespace {
 
-/// Blocks of consecutive free ports are found by trial; after this many trials the host is taken to have none.
+/// The most trials to find a block of consecutive free ports.
 constexpr int kBlockTrialsMax = 256;
 
 [[noreturn]] void fail(int error, const std::string& what) {
@@ -67,15 +67,14 @@ UdpSocket::UdpSocket(wire::Endpoint local) : UdpSocket() {
     fail(errno, "cannot bind a UDP socket to " + to_string(local));
   }
   local_ = bound_endpoint(descriptor());
-  // A datagram larger than the path's MTU is an error to report, not something to fragment: one lost fragment
-  // would lose it whole, and no switch adds fragments.
+  // A datagram larger than the path's MTU is an error: no switch adds fragments, and one lost fragment loses the whole.
   set_option(descriptor(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
 }
 
 UdpSocket UdpSocket::in_group(wire::Endpoint group, std::uint32_t interface) {
   UdpSocket made;
   set_option(made.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
-  // Otherwise it would also get the group's packets from other interfaces at which this machine has joined it.
+  // Otherwise the socket would also get the group's packets from other interfaces at which this machine has joined.
   set_option(made.descriptor(), IPPROTO_IP, IP_MULTICAST_ALL, 0);
   ip_mreqn membership{};
   membership.imr_multiaddr.s_addr = htonl(group.address);
@@ -159,7 +158,7 @@ std::vector<UdpSocket> bind_consecutive(wire::Endpoint local, std::size_t count)
       }
       return sockets;
     } catch (const std::system_error&) {
-      // No further try if one certain block was wanted, or if the failure has nothing to do with the block.
+      // There is no further trial of a certain block, or after a failure of another kind.
       if (local.port != 0 || sockets.empty() || trial == kBlockTrialsMax) {
         throw;
       }

@@ -8,15 +8,15 @@
 // cache. A burst is cut into *runs*: consecutive packets of one length, since GSO cuts a buffer into equal pieces. Each
 // contiguous stretch of a run's memory is one iovec, and the iovecs serve every endpoint: a multicast to N workers
 // costs N messages in one sendmmsg, and no copy here. Without GSO a run is one packet. The longest run is a *train*, 64
-// kB. A message costs much the same whatever its length, so callers make bursts of whole trains: 44 packets of an MTU
-// of 1500 rather than 64, which would leave as 44 and 20.
+// kB. All messages cost nearly the same, so callers make bursts of whole trains: 44 packets of an MTU of 1500, since 64
+// would leave as 44 and 20.
 //
-// Several ports. A switch's thread serves many ports, most of them idle, and a worker's also a multicast group: epoll
-// tells which have something, and each call drains one of them, in turn.
+// Several ports. A switch's thread serves many ports, most of them idle, and a worker's thread also a multicast group:
+// epoll finds ports with datagrams, and each call drains one of them, in turn.
 //
-// Waiting. ppoll() sleeps as precisely as timers need it, on every kernel and under every filter of system calls
-// (epoll_pwait2 came with Linux 5.11, and some containers forbid it). It waits for the wake-up event, and for the one
-// socket or the epoll of several.
+// Waiting. ppoll() sleeps as precisely as timers need, on every kernel and under every filter of system calls
+// (epoll_pwait2 came with Linux 5.11, and some containers forbid it). The thread waits for the wake-up event, and for
+// the one socket or the epoll of several.
 #include "transport/udp/udp.hpp"
 
 #include <netinet/udp.h>
@@ -39,11 +39,11 @@ namespace {
 
 constexpr std::size_t kRunBytesMax = wire::kUdpPayloadBytesMax;
 constexpr std::size_t kPacketAlignmentBytes = 8;
-/// How often in one send() a full socket buffer is waited for, and how long each time, before the rest of the burst is
-/// given up as lost. Together less than the least timeout of a packet, since all jobs of the thread wait meanwhile.
+/// The number of waits in one send() for a full socket buffer, and the time of each, before the rest of the burst is
+/// given up as lost. Together they are less than the least timeout of a packet, since all jobs of the thread wait.
 constexpr int kSendWaitsMax = 2;
 constexpr int kSendWaitMs = 2;
-/// How often a message is tried again when sendmmsg reported an answer to an earlier one instead of sending it.
+/// The number of times that a message is sent again after sendmmsg has reported an answer to an earlier one instead.
 constexpr int kSendRetriesMax = 8;
 
 const std::byte* end_of(const iovec& vector) noexcept {
@@ -52,9 +52,9 @@ const std::byte* end_of(const iovec& vector) noexcept {
 
 std::size_t round_up(std::size_t value, std::size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
 
-/// What the system says of a received message.
+/// The system's facts of a received message.
 struct Train {
-  std::size_t datagram_bytes = 0;  // that GRO put together; the whole message where it did not
+  std::size_t datagram_bytes = 0;  // each datagram's that GRO put together; else the message's
   bool marked = false;             // GRO keeps marked datagrams apart from others
 };
 
@@ -74,7 +74,7 @@ Train train_of(msghdr& message, std::size_t whole) noexcept {
   return train;
 }
 
-/// Adds a control message to one that is to be sent.
+/// Adds a control message to a message that is to be sent.
 template <class Value>
 void add_control(msghdr& message, ControlBuffer& buffer, int level, int type, Value value) noexcept {
   auto* const control = reinterpret_cast<cmsghdr*>(buffer.bytes.data() + message.msg_controllen);
@@ -97,7 +97,7 @@ ReceiveQueue::ReceiveQueue() : memory_(kBatch * kBufferBytes) {
 }
 
 std::size_t ReceiveQueue::fill(int descriptor, std::uint8_t port) noexcept {
-  assert(empty());  // what is lent to the caller must not change
+  assert(empty());  // lent datagrams must not change
   for (std::size_t i = 0; i < kBatch; ++i) {
     msghdr& message = messages_[i].msg_hdr;
     message = {};
@@ -157,14 +157,14 @@ UdpTransport::UdpTransport(const UdpConfig& config, std::vector<UdpSocket> socke
   for (std::size_t i = 0; i < sockets_.size(); ++i) {
     if (!prepare(i)) throw std::system_error(errno, std::generic_category(), "cannot watch a socket");
   }
-  sockets_.reserve(sockets_.size() + 1);  // for a group's
+  sockets_.reserve(sockets_.size() + 1);  // for a group's socket
 }
 
 bool UdpTransport::prepare(std::size_t index) noexcept {
   UdpSocket& socket = sockets_[index];
   socket.set_buffers(config_.receive_buffer_bytes, config_.send_buffer_bytes);
   socket.enable_marks();
-  // Where there is no GRO, every message is one datagram; nothing else changes.
+  // Without GRO every message is one datagram; nothing else changes.
   if (config_.offload) static_cast<void>(socket.enable_receive_offload());
   epoll_event event{.events = EPOLLIN, .data = {.u64 = index}};
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.descriptor(), &event) == 0;
@@ -178,7 +178,7 @@ bool UdpTransport::hear(std::span<const wire::Endpoint> peers, UdpSocket* group)
     error_.store(error.code().value(), std::memory_order_relaxed);
     return false;
   }
-  sockets_.erase(sockets_.begin() + 1, sockets_.end());  // closed, and so not watched any more
+  sockets_.erase(sockets_.begin() + 1, sockets_.end());  // closes them, and ends their watch
   ready_next_ = ready_count_ = 0;
   recent_ = 0;
   if (group == nullptr) return true;
@@ -190,7 +190,7 @@ bool UdpTransport::hear(std::span<const wire::Endpoint> peers, UdpSocket* group)
 
 std::size_t UdpTransport::receive(std::span<RxDatagram> out) noexcept {
   std::size_t count = 0;
-  // The queue's buffers are lent to the caller until this call, so they are refilled here, before anything is lent.
+  // The queue's buffers were lent to the caller until this call, and are refilled before anything is lent.
   if (!queue_.empty() || fill()) count = queue_.drain(out);
   stats_.datagrams_received += count;
   return count;
@@ -232,7 +232,7 @@ bool UdpTransport::fill_from(std::size_t index) noexcept {
     return true;
   }
   if (errno != EAGAIN && errno != EINTR) {
-    error_.store(errno, std::memory_order_relaxed);  // ECONNREFUSED and the like: an answer to an earlier datagram
+    error_.store(errno, std::memory_order_relaxed);  // an answer to an earlier datagram, like ECONNREFUSED
   }
   return false;
 }
@@ -356,12 +356,12 @@ bool UdpTransport::handle_refusal(int descriptor, std::size_t index, int& retrie
   }
   error_.store(error, std::memory_order_relaxed);
   if ((error == EIO || error == EINVAL) && datagrams_[index] > 1) {
-    // The device cannot checksum the pieces that GSO would make, or does not support GSO: do without from now on.
+    // The device cannot checksum GSO's pieces, or does not support GSO: packets go without GSO from now on.
     gso_ = false;
     send_singly(descriptor, index);
     return false;
   }
-  // An answer to an earlier datagram is reported once, in place of sending this one.
+  // An answer to an earlier datagram is reported once, and this datagram is not sent.
   return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH;
 }
 

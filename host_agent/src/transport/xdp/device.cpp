@@ -71,7 +71,7 @@ std::uint32_t queues_of(int socket, ifreq request) {
   ethtool_channels channels{};
   channels.cmd = ETHTOOL_GCHANNELS;
   request.ifr_data = reinterpret_cast<char*>(&channels);
-  // A device that cannot be asked has one.
+  // A device that does not answer has one queue.
   if (ioctl(socket, SIOCETHTOOL, &request) != 0) return 1;
   return std::max(channels.combined_count + channels.rx_count, 1u);
 }

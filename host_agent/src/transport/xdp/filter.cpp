@@ -45,7 +45,7 @@ void Filter::Close::operator()(bpf_object* object) const noexcept { bpf_object__
 
 Filter::Filter(const InterfaceInfo& device, std::uint32_t address, std::span<const std::uint16_t> ports,
                std::size_t ipv4_bytes_max) {
-  // libbpf's messages are about things that it then does in another way; real failures come back as errors.
+  // libbpf's messages are about first tries of several; real failures come back as errors.
   libbpf_set_print(nullptr);
   const std::span<const std::byte> bytes = program_object();
   object_.reset(bpf_object__open_mem(bytes.data(), bytes.size(), nullptr));
@@ -66,7 +66,7 @@ Filter::Filter(const InterfaceInfo& device, std::uint32_t address, std::span<con
   const bool wants_jumbo = device.mtu > kPlainMtuMax;
   bpf_program__set_autoload(jumbo, wants_jumbo);
   if (const int error = bpf_object__load(object_.get()); error != 0) {
-    // EACCES, unlike EPERM, is the verifier's: some kernels want CAP_PERFMON, too, for what others let pass.
+    // EACCES, unlike EPERM, is the verifier's: some kernels want CAP_PERFMON, too.
     fail(-error, error == -EACCES ? "the kernel's verifier does not take the XDP program; root's it may"
                                   : "the kernel does not take the XDP program");
   }

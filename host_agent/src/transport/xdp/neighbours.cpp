@@ -20,20 +20,20 @@ namespace wiresum::transport::xdp {
 namespace {
 
 constexpr std::uint64_t kKnown = std::uint64_t{1} << 63;
-/// How often the kernel is asked again. While an address is unknown: soon at first, then less and less often. While all
-/// are known: often enough that none expires, since the kernel may forget a neighbour not confirmed for a minute.
+/// The time until the kernel is asked again. With an unknown address, the time is short at first, and doubles. With
+/// known addresses, none must expire: the kernel may forget a neighbour that was not confirmed for a minute.
 constexpr int kUnknownMs = 10;
 constexpr int kUnknownMsMax = 1000;
 constexpr int kKnownMs = 10'000;
 constexpr std::uint16_t kDiscardPort = 9;
 constexpr std::size_t kNewsBytes = 32 << 10;
-/// How far from its place a table's entry may lie.
+/// The longest distance of a table's entry from its place.
 constexpr std::size_t kProbesMax = 64;
 static_assert((kNeighboursMax & (kNeighboursMax - 1)) == 0);
 
 /// States of a neighbour whose address may be used.
 constexpr unsigned kUsable = NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
-/// Of these, those that the kernel does not have to confirm soon.
+/// States that the kernel does not have to confirm soon.
 constexpr unsigned kFresh = NUD_REACHABLE | NUD_PERMANENT | NUD_NOARP;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -156,7 +156,7 @@ class Neighbours::Netlink {
       if (bytes < 0 && errno == EINTR) continue;
       const auto* const reply = reinterpret_cast<const nlmsghdr*>(reply_.data());
       if (bytes < 0 || !NLMSG_OK(reply, static_cast<std::size_t>(bytes))) return nullptr;
-      if (reply->nlmsg_seq != sequence_) continue;  // of a question that was given up
+      if (reply->nlmsg_seq != sequence_) continue;  // answers a question that was given up
       return reply->nlmsg_type == wanted ? reply : nullptr;
     }
   }
@@ -187,7 +187,7 @@ Neighbours::Neighbours(const std::string& name, int index)
   if (!provoker_.valid() || !asked_.valid()) {
     fail("cannot open a socket to find neighbours by");
   }
-  // Where the kernel does not permit this, the route decides, which leads to the same interface.
+  // If the kernel does not permit this, the route decides, which leads to the same interface.
   static_cast<void>(
       setsockopt(provoker_.get(), SOL_SOCKET, SO_BINDTODEVICE, name.data(), static_cast<socklen_t>(name.size())));
   keeper_ = process::start_thread("the thread that looks after the neighbours behind " + name, [this] { keep(); });

@@ -20,24 +20,24 @@
 namespace wiresum::transport::xdp {
 namespace {
 
-/// What the kernel keeps free at the start of a chunk that it receives into.
+/// The bytes that the kernel keeps free at the start of a chunk that it receives into.
 constexpr std::size_t kHeadroomBytes = 256;
 constexpr std::size_t kChunkBytesMin = 2048;
 constexpr std::size_t kChunkBytesMax = 4096;  // a page: larger ones need huge pages
-/// A burst to 16 workers, and the next.
+/// The places of two bursts to 16 workers.
 constexpr std::size_t kPlaces = 1024;
-/// As many as the receive rings of NICs have.
+/// The chunks to receive into, as many as in NICs' receive rings.
 constexpr std::size_t kChunksReceived = 2048;
-/// In copy mode the kernel counts what is on its way against the socket's send buffer.
+/// In copy mode the kernel counts packets in flight against the socket's send buffer.
 constexpr int kSendBufferBytes = 16 << 20;
 constexpr int kBusyAttemptsMax = 100;
 constexpr std::chrono::milliseconds kBusyPause{10};
-/// Since Linux 6.6; older headers do not have it.
+/// A flag since Linux 6.6, which older headers do not have.
 constexpr std::uint16_t kUseSeveralBuffers = 1u << 4;
 
 std::uint32_t ring_size(std::size_t entries) noexcept { return static_cast<std::uint32_t>(std::bit_ceil(entries)); }
 
-/// Without CAP_IPC_LOCK the memory counts against this limit.
+/// Raises the limit against which the memory counts without CAP_IPC_LOCK.
 void raise_locked_memory_limit() noexcept {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != limit.rlim_max) {

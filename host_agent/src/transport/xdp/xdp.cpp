@@ -5,27 +5,25 @@
 // Threads. All threads use the interface and its XDP program; each has a part of the queues, and memory of its own.
 // Nothing else is shared.
 //
-// Receiving. The XDP program has put whole datagrams for our ports into chunks of our memory (rings.hpp shows whose a
-// chunk is when). receive() checks each from its first byte to its last and lends what is good where it lies; the next
-// receive() gives all those chunks back to the kernel. A jumbo frame lies in several chunks, and is copied together.
+// Receiving. The XDP program has put whole datagrams for our ports into chunks of our memory (rings.hpp shows a chunk's
+// owners). receive() checks each datagram as a whole and lends good ones in place; the next receive() gives all these
+// chunks back to the kernel. A jumbo frame lies in several chunks, and is copied together.
 //
 // Sending. buffers() offers places of our memory that no device reads. send() writes headers in front of each payload
-// and puts the place into the transmit ring; for several endpoints, a copy for each but the last. The kernel says in
-// the completion ring when a place has been read, in whatever order; then it is free. A burst costs one system call
-// where the kernel wants to be told (need_wakeup), and in copy mode another for each 32 packets: it is the call that
-// sends. The ring has room for all places, so a packet that the kernel would not take at once is not lost, and leaves
-// with the next burst, or while we sleep. Only where no copy can be made any more, or nobody knows the way to an
-// endpoint, is one lost and counted.
+// and puts the place into the transmit ring; for several endpoints, a copy for each but the last. The kernel puts
+// places that have been read into the completion ring, in any order; then they are free. A burst costs one system call
+// if the kernel wants to be told (need_wakeup), and in copy mode, where the call sends, another for each 32 packets.
+// The ring has room for all places: a packet that the kernel does not take at once leaves with the next burst, or
+// during our sleep. A packet is lost, and counted, only without a place for its copy or a known way to its endpoint.
 //
 // Checksums. Devices do not compute UDP's checksum for AF_XDP, so we compute it, and verify it on receipt. Packets of
 // ordinary sockets on this machine carry only the pseudo-header's sum: the kernel leaves the rest to a device, and a
-// veth pair, macvlan or bridge never computes it. The kernel accepts such packets, but does not tell us which they are.
-// So where packets may come from this machine (on veth, and wherever the program is not in a driver) the
-// pseudo-header's sum is accepted, too. That lets one more broken packet in 2^16 pass than the checksum does. Drivers
-// of NICs show whole checksums to XDP.
+// veth pair, macvlan or bridge never computes it. The kernel accepts such packets, but does not mark them. Therefore,
+// if packets may come from this machine (on veth, and with the program outside a driver), the pseudo-header's sum is
+// accepted, too. One more broken packet in 2^16 then passes. Drivers of NICs show whole checksums to XDP.
 //
-// Trains. For the same reason a train of datagrams (UDP GSO) from a peer on this machine may arrive as one packet where
-// the program is not in a driver. It cannot be cut apart here, so it goes to the kernel's socket, and is lost: such a
+// Trains. For the same reason a train of datagrams (UDP GSO) from a peer on this machine may arrive as one packet if
+// the program is outside a driver. The train cannot be cut apart here, goes to the kernel's socket, and is lost: such a
 // peer has to do without offloads. Before a veth pair with the program in its driver, the kernel cuts trains itself.
 #include <linux/if_xdp.h>
 #include <poll.h>
@@ -64,17 +62,17 @@ using xdp::Queue;
 static_assert(WIRESUM_FILTER_PORTS == wire::kThreadsMax);
 
 constexpr std::size_t kBuffersMax = 256;
-/// At most this many datagrams are lent, so that the kernel always has chunks to receive into.
+/// The most datagrams that are lent, so that the kernel always has chunks to receive into.
 constexpr std::size_t kReceiveMax = 256;
-/// Endpoints whose headers are made at a time.
+/// The endpoints whose headers are made at a time.
 constexpr std::size_t kEndpointsAtOnce = wire::kSwitchWorkersMax;
-/// How many packets the kernel sends in one system call, in copy mode.
+/// The packets that the kernel sends in one system call, in copy mode.
 constexpr std::size_t kPacketsEachCall = 32;
-/// How often a refusal is answered by trying again at once.
+/// The most tries after a refusal.
 constexpr int kRefusalsMax = 8;
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kPatienceStep{5};
-/// A descriptor's flag: the packet goes on in the next one. Since Linux 6.6; older headers do not have it.
+/// A descriptor's flag: the packet goes on in the next one. Headers before Linux 6.6 do not have it.
 constexpr std::uint32_t kContinued = 1u << 0;
 constexpr std::size_t kIpv4AndUdpBytes = ethernet::kIpv4Bytes + ethernet::kUdpBytes;
 
@@ -101,7 +99,7 @@ ethernet::ChecksumPolicy policy_for(const xdp::InterfaceInfo& device, bool nativ
   return from_this_machine ? ethernet::ChecksumPolicy::kWholeOrPseudo : ethernet::ChecksumPolicy::kWhole;
 }
 
-/// What the threads of one configuration share.
+/// The parts that the threads of one configuration share.
 struct Interface {
   explicit Interface(const DeviceConfig& settings)
       : config(settings),
@@ -128,10 +126,10 @@ struct Interface {
   const ethernet::ChecksumPolicy policy;
 };
 
-/// A thread's. Its datagrams go to it by whichever queue they arrive and whatever sockets are bound to its ports.
+/// A thread's transport. It gets its datagrams from every queue, and before sockets that are bound to its ports.
 class XdpTransport final : public Transport {
  public:
-  /// If there is a peer, waits, for a second at most, until the kernel knows the way there.
+  /// Waits, for kPatience each at most, until the kernel knows the ways to the peers.
   XdpTransport(std::shared_ptr<const Interface> interface, unsigned thread)
       : shared(std::move(interface)),
         rings(new xdp::Rings(device, shared->queues_of(thread), layout, filter.native())),
@@ -171,7 +169,7 @@ class XdpTransport final : public Transport {
       return false;
     }
     std::ranges::copy(others, peers.begin());
-    // So that the kernel looks for them; what is sent before it has found them is lost, and sent again.
+    // The kernel looks for the peers; packets before it has found them are lost, and sent again.
     ethernet::MacAddress mac;
     for (const wire::Endpoint& peer : peers) {
       static_cast<void>(neighbours->find(peer.address, mac));
@@ -259,8 +257,8 @@ class XdpTransport final : public Transport {
     return count;
   }
 
-  /// How many of the `available` descriptors the first frame takes. The kernel shows only whole frames; one without an
-  /// end is refused like any broken frame.
+  /// The number of the `available` descriptors that the first frame takes. The kernel shows only whole frames; a frame
+  /// without an end is refused like any broken one.
   [[nodiscard]] static std::uint32_t pieces_of_frame(const Queue& queue, std::uint32_t at,
                                                      std::uint32_t available) noexcept {
     std::uint32_t pieces = 1;
@@ -271,8 +269,8 @@ class XdpTransport final : public Transport {
     return pieces;
   }
 
-  /// The frame of `pieces` descriptors as one stretch of memory: where it lies, or put together at place `index`.
-  /// Empty if it is longer than any of ours.
+  /// The frame of `pieces` descriptors as one stretch of memory: in place, or put together at place `index`. Empty if
+  /// longer than our frames.
   [[nodiscard]] std::span<const std::byte> join(const Queue& queue, std::uint32_t at, std::uint32_t pieces,
                                                 std::size_t index) noexcept {
     if (pieces == 1) {
@@ -299,7 +297,7 @@ class XdpTransport final : public Transport {
     return {rings->memory() + descriptor->addr, descriptor->len};
   }
 
-  /// Is it a datagram for us, from somebody we hear? A switch that floods shows us frames to others, too.
+  /// True for a datagram to us from one of our peers. A switch that floods shows us frames to others, too.
   [[nodiscard]] bool accept(std::span<const std::byte> frame, RxDatagram& out) const noexcept {
     ethernet::UdpFrame datagram;
     if (ethernet::parse(frame, shared->policy, datagram) != ethernet::FrameError::kNone ||
@@ -354,7 +352,7 @@ class XdpTransport final : public Transport {
   struct Manner {
     std::uint8_t port = 0;
     bool marked = false;
-    bool last = true;  // no more endpoints come, so the places go, too
+    bool last = true;  // for the last endpoints the places themselves are sent
   };
   /// Queues the first `count` packets for each endpoint.
   void send_to(std::size_t count, std::span<const wire::Endpoint> to, Manner manner) noexcept {
@@ -395,7 +393,7 @@ class XdpTransport final : public Transport {
     }
   }
 
-  /// A free place; null if the device reads them all.
+  /// Takes a free place; null if the device reads all.
   [[nodiscard]] std::byte* take_place() noexcept {
     if (free.empty()) {
       flush();
@@ -442,13 +440,13 @@ class XdpTransport final : public Transport {
     }
   }
 
-  /// Has the kernel left descriptors in the transmit ring?
+  /// True if the kernel has left descriptors in the transmit ring.
   [[nodiscard]] bool unsent() noexcept {
     const xsk_ring_prod& ring = sender().transmit;
     return __atomic_load_n(ring.consumer, __ATOMIC_ACQUIRE) != __atomic_load_n(ring.producer, __ATOMIC_RELAXED);
   }
 
-  /// Makes the kernel send what is in the transmit ring, as much as it takes without blocking.
+  /// Makes the kernel send from the transmit ring, as much as it takes without blocking.
   void kick() noexcept {
     Queue& queue = sender();
     int refusals = 0;
@@ -465,7 +463,7 @@ class XdpTransport final : public Transport {
         note_error(error);
         return;
       }
-      // In copy mode a call sends so many packets, and says EAGAIN if there are more.
+      // In copy mode a call sends kPacketsEachCall packets, and returns EAGAIN if there are more.
       const bool moved = __atomic_load_n(queue.transmit.consumer, __ATOMIC_ACQUIRE) != before;
       if (!left_behind || (!moved && ++refusals > kRefusalsMax)) {
         return;
@@ -480,7 +478,7 @@ class XdpTransport final : public Transport {
     const std::uint32_t count = xsk_ring_cons__peek(&queue.completed, queue.completed.size, &at);
     for (std::uint32_t i = 0; i != count; ++i) {
       const std::uint64_t address = *xsk_ring_cons__comp_addr(&queue.completed, at + i);
-      // Each chunk of a jumbo frame comes back by itself.
+      // The chunks of a jumbo frame come back one by one.
       std::byte* const place = rings->memory() + address - address % layout.place_bytes();
       assert(unread[place_number(place)] != 0);
       if (--unread[place_number(place)] == 0) {
@@ -498,7 +496,7 @@ class XdpTransport final : public Transport {
 
   void wait(std::int64_t timeout_ns) noexcept override {
     timespec timeout{.tv_sec = timeout_ns / 1'000'000'000, .tv_nsec = timeout_ns % 1'000'000'000};
-    // In copy mode this also sends what was left in the transmit ring.
+    // In copy mode this also sends packets left in the transmit ring.
     const int count = ppoll(events.data(), events.size(), timeout_ns < 0 ? nullptr : &timeout, nullptr);
     if (count <= 0) {
       return;
@@ -510,7 +508,7 @@ class XdpTransport final : public Transport {
   }
 
  private:
-  /// So that a worker's first packets are not lost because the switch's MAC address is unknown.
+  /// Finds the switch's MAC address, so that a worker's first packets are not lost.
   void find(std::uint32_t address) {
     ethernet::MacAddress mac;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -525,7 +523,7 @@ class XdpTransport final : public Transport {
 
   std::shared_ptr<const Interface> shared;
   const DeviceConfig& config{shared->config};
-  std::vector<wire::Endpoint> peers{config.peers};  // by port; empty: anybody's packets are taken
+  std::vector<wire::Endpoint> peers{config.peers};  // by port; empty: all senders are heard
   const xdp::InterfaceInfo& device{shared->device};
   const xdp::Layout& layout{shared->layout};
   const xdp::Filter& filter{shared->filter};
@@ -536,17 +534,17 @@ class XdpTransport final : public Transport {
   TransportStats statistics;
   std::atomic<int> last_error{0};
 
-  std::vector<std::vector<std::uint64_t>> lent;  // chunks, of each queue
+  std::vector<std::vector<std::uint64_t>> lent;  // each queue's chunks
   std::vector<std::byte> gathered;               // jumbo frames that were put together
-  std::size_t first_queue = 0;                   // whose turn it is
+  std::size_t first_queue = 0;                   // the next one to read
 
   std::vector<std::byte*> free;      // places that are ours
   std::vector<std::uint8_t> unread;  // chunks of each place that the device has not read yet
   std::array<wire::Packet, kBuffersMax> packets{};
-  std::size_t offered = 0;  // of `packets`
+  std::size_t offered = 0;  // number of `packets`
   std::array<ethernet::Headers, kEndpointsAtOnce> headers{};
   std::uint32_t queued = 0;  // descriptors that the kernel has not been told of
-  bool left_behind = false;  // it was told, and did not take them all
+  bool left_behind = false;  // the kernel was told, and did not take all descriptors
 
   std::vector<pollfd> events;
 };
