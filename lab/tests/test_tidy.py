@@ -33,8 +33,26 @@ def test_a_file_is_read_again_when_anything_of_it_has_changed(tree: Path, change
     (folder / "constants.hpp").write_text("// not included\n")
     assert tidy.hash_of(folder / "packet.cpp") == before
     one = tree / changed if changed.startswith(".") else folder / changed
-    one.write_text(one.read_text() + "\n")
+    one.write_text(one.read_text() + "another\n")
     assert tidy.hash_of(folder / "packet.cpp") != before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ("int one;  // a number\n", "/// An integer.\n\nint one;\n", True),
+        ('const char* at = "http://one";\n', 'const char* at = "http://two";\n', False),
+        ("char mark = '\"'; // \"\nint one;\n", "char mark = '\"';\nint two;\n", False),
+        ("int one;  // NOLINT(a-check)\n", "int one;\n", False),
+        ("int one = /*first=*/1;\n", "int one = /*second=*/1;\n", False),
+    ],
+)
+def test_comments_of_lines_do_not_count_but_for_nolint(tree: Path, before: str, after: str, is_same: bool) -> None:
+    file = tree / "host_agent/src/wire/packet.cpp"
+    file.write_text(before)
+    hashed = tidy.hash_of(file)
+    file.write_text(after)
+    assert (tidy.hash_of(file) == hashed) == is_same
 
 
 def test_a_complaint_is_no_clean_file(

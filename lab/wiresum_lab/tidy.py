@@ -1,9 +1,9 @@
 """Runs clang-tidy on the C++ files that are not known to be clean.
 
-The result for a file depends on the file, its includes, .clang-tidy and the version of clang-tidy. .clang-tidy-clean,
-which is committed, has a hash of these for each clean file. So a fresh clone checks only files that have changed, or
-include a header that has changed. The headers of the system are not in the hash, so a row may be wrong: `--all` ignores
-all rows, and `make test-nightly` uses it.
+The result for a file depends on the code of the file and its includes, .clang-tidy and the version of clang-tidy.
+.clang-tidy-clean, which is committed, has a hash of these for each clean file. So a fresh clone checks only files whose
+code has changed, or a header's. Comments after // do not count, but for NOLINT. The system's headers are not in the
+hash, so a row may be wrong: `--all` ignores all rows, and `make test-nightly` uses it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ INCLUDE_FOLDERS = (*SOURCES, "host_agent/include")
 TABLE = REPOSITORY / ".clang-tidy-clean"
 BUILD = REPOSITORY / "build/tidy"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+LITERAL_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//(?!.*NOLINT).*')
 
 
 def checked_files() -> list[Path]:
@@ -58,10 +59,18 @@ def everything_of(path: Path) -> set[Path]:
     return found | {next(folder for folder in path.parents if (folder / "CMakeLists.txt").exists()) / "CMakeLists.txt"}
 
 
+def code_of(path: Path) -> str:
+    """The file's text, of C++ without comments and without empty lines."""
+    if path.suffix not in (".cpp", ".hpp", ".h"):
+        return path.read_text()
+    code = LITERAL_OR_COMMENT.sub(lambda found: found[1] or "", path.read_text())
+    return "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
+
+
 def hash_of(path: Path) -> str:
     digest = hashlib.sha256(version("clang-tidy").encode())
     for one in sorted({REPOSITORY / ".clang-tidy"} | everything_of(path)):
-        digest.update(f"\0{one.relative_to(REPOSITORY)}\0".encode() + one.read_bytes())
+        digest.update(f"\0{one.relative_to(REPOSITORY)}\0{code_of(one)}".encode())
     return digest.hexdigest()[:32]
 
 
