@@ -79,7 +79,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// One thing to time: streams the tensor once.
+/// A measurement, which streams the tensor once.
 struct Row {
   std::string operation;
   std::string instruction_set;
@@ -146,7 +146,7 @@ void add_memcpy_rows(Bench& bench, std::vector<Row>& rows) {
                   {}});
 }
 
-/// Without division, which every chunk would pay for.
+/// The elements, without a division for every chunk.
 std::size_t elements_in(std::size_t bytes, Dtype dtype) { return element_bytes(dtype) == 4 ? bytes / 4 : bytes / 2; }
 
 void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::vector<Row>& rows) {
@@ -165,7 +165,7 @@ void add_codec_rows(Bench& bench, const Kernels& kernels, Format format, std::ve
        [&bench, chunk_bytes, quantise_chunk] { for_chunks(bench.tensor_bytes, chunk_bytes, quantise_chunk); },
        {}});
   const auto look_ahead_and_quantise = [&bench, &kernels, format, chunk_bytes, quantise_chunk] {
-    // As a slot's chunk leaves, the slot's next chunk is scanned.
+    // When a slot's chunk leaves, the slot's next chunk is scanned.
     const std::size_t ahead = kFrames * chunk_bytes;
     unsigned largest = 0;
     for_chunks(bench.tensor_bytes, chunk_bytes, [&](std::size_t chunk, std::size_t at, std::size_t n) {
@@ -283,7 +283,7 @@ const Row& row_named(const std::vector<Row>& rows, const std::string& operation)
 }
 
 bool is_memcpy(const Row& row) { return row.instruction_set == "libc"; }
-/// What a row carries, as text; accumulate and memcpy have no format.
+/// A row's format as text; accumulate and memcpy have none.
 std::string format_name(const Row& row) {
   if (is_memcpy(row) || row.operation == "accumulate") return "-";
   return std::string(kDtypeNames[static_cast<std::size_t>(row.format.dtype)]) + "/" + std::to_string(row.format.bits);

@@ -121,8 +121,8 @@ class Bench {
     model_.jobs[entry.job] = job;
   }
 
-  /// As the tables of a P4 switch would: all jobs of one length, and entries that come one by one. Few keys, so that a
-  /// job also finds cells that are its own though it was removed in between.
+  /// Configures like the tables of a P4 switch: all jobs of one length, entries one by one. With few keys a job also
+  /// finds cells of its own after it was removed in between.
   void configure() {
     JobEntry entry;
     entry.job = script_.ConsumeIntegralInRange<std::uint16_t>(0, kSizes.jobs_max);
@@ -193,7 +193,7 @@ class Bench {
     if (job != model_.jobs.end()) {
       header.key = job->second.key;
       header.worker = script_.ConsumeIntegralInRange<std::uint8_t>(0, static_cast<std::uint8_t>(job->second.workers));
-      // Not far from where rounds wrap, or where serial numbers would; and some steps that are too long.
+      // Rounds lie near their wrap-around, or that of serial numbers; some steps are too long.
       header.round = script_.PickValueInArray<std::uint32_t>({0, 0, 0xFFFFFFFD, 0xFFFFFFFD, 0x7FFFFFFD}) +
                      script_.ConsumeIntegralInRange<std::uint32_t>(0, 7);
       const auto slot = script_.ConsumeIntegralInRange<std::uint32_t>(0, job->second.slots);
@@ -281,7 +281,7 @@ class Bench {
       std::uint64_t contributions = 0;
       for (const std::uint64_t count : counters.contributions) contributions += count;
       const std::uint64_t admitted = counters.packets[static_cast<std::size_t>(Reason::kAdmitted)];
-      // Of a switch with a parent, the parent's RESULTs are admitted, too.
+      // A switch with a parent also admits the parent's RESULTs.
       require(contributions <= admitted && admitted <= contributions + counters.results);
     }
   }

@@ -81,7 +81,7 @@ TEST_F(LateDataThread, AnUnreadResultIsUnchangedWhenItsCellMovesOn) {
   }
 }
 
-/// Of the packets of a round, only the one that completes it counts: it has waited for longest.
+/// Only the packet that completes a round counts, since it has waited for longest.
 TEST_F(LateDataThread, AResultIsMarkedIfThePacketThatCompletesItWas) {  // R3.22
   constexpr std::array<std::array<bool, 2>, kBuffers> kMarks{{{true, false}, {false, true}, {true, true}}};
   for (std::uint32_t slot = 0; slot < kBuffers; ++slot) {

@@ -1,4 +1,4 @@
-// What the vectors (vectors_test.cpp) do not cover for contributions to an admitted job: counters, and random traffic.
+// Counters and random traffic, which the vectors (vectors_test.cpp) do not cover.
 #include "dataplane.hpp"
 
 #include <gtest/gtest.h>

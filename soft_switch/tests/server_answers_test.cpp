@@ -1,5 +1,5 @@
-// What happens to jobs when a data thread of the switch does not answer in time. The thread is really stopped, by a
-// signal whose handler waits: one of those that a thread does not block.
+// Jobs when a data thread of the switch does not answer in time. The thread is really stopped, by a signal that threads
+// do not block, whose handler waits.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <signal.h>

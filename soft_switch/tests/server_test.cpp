@@ -108,7 +108,7 @@ TEST(SwitchServer, ACompletedCellIsSentOnceToAGroupAndADuplicateIsAnsweredAlone)
     hearers.push_back(transport::UdpSocket::in_group({job.entry.results_group.address, port}, UdpWorker::kLoopback));
   }
   server.admit(job.entry);
-  const std::uint32_t slot = 5;  // of thread 1
+  const std::uint32_t slot = 5;  // thread 1's
   for (std::size_t worker = 0; worker < 3; ++worker) {
     job.send(server, job.header(Kind::kData, worker, 1, slot), Words(kLanes, 2));
   }

@@ -362,7 +362,7 @@ class Reader {
   }
 
   std::string file_;
-  // In the current scenario: the newest job of each number, and a number for each JOB.WORKER.
+  // The current scenario's newest job of each number, and a number for each JOB.WORKER.
   std::map<std::uint16_t, JobEntry> jobs_;
   std::map<std::pair<std::uint16_t, std::size_t>, std::uint32_t> members_;
 };

@@ -1,5 +1,5 @@
-// Plays the test vectors, which hold for every switch, to the data plane, behind the parser of frames that AF_XDP and
-// DPDK use: what is taken, the bytes of each answer, and the reason.
+// Plays the test vectors, which hold for every switch, to the data plane, behind the parser of frames of AF_XDP and
+// DPDK: admission, the bytes of each answer, and the reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>

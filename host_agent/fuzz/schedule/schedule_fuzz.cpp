@@ -1,8 +1,8 @@
-// The scheduler against hostile sums: what comes back may be what the workers have sent, or anything else.
+// The scheduler against hostile sums, which need not be those of the workers' packets.
 //
 // The input is a program. Two workers of a job, whose other workers have nothing but zeros, submit the same requests.
-// For each share that both have issued, the input says what comes back: the sum of both, with some words changed, or
-// none of it. Both get the same, as from a switch.
+// For each share that both have issued, the input chooses the result: the sum of both, with some words changed or not,
+// or other bytes. Both get the same, as from a switch.
 //
 // Checked are: no crash and no undefined behaviour (sanitizers, assertions), shares of memory that is there, no write
 // outside destinations (guard bytes), unchanged sources, the same collectives at both workers as long as neither has
@@ -36,7 +36,7 @@ using fuzz::require;
 using worker::Status;
 
 constexpr std::size_t kRequestsMax = 12;
-constexpr std::size_t kFewElements = 16;  // of a chunk, of which there may be many
+constexpr std::size_t kFewElements = 16;  // elements of chunks that may be many
 
 constexpr std::array<unsigned, 12> kJobs{2, 3, 4, 5, 7, 8, 15, 16, 31, 33, 64, 4096};
 constexpr std::array<std::size_t, 4> kLanes{1, 4, 64, 90};
@@ -53,7 +53,7 @@ constexpr std::array<numeric::Format, 10> kFormats{{
     {numeric::Dtype::kRaw, numeric::Scaling::kNone, 8},
 }};
 
-/// What both workers' requests have in common.
+/// The common part of both workers' requests.
 struct Call {
   numeric::Format format;
   std::vector<std::uint64_t> elements;
@@ -150,7 +150,7 @@ class Peer {
   [[nodiscard]] bool has_failed() const { return scheduler_.failure().has_value(); }
   [[nodiscard]] std::size_t lanes() const { return config_.lanes; }
 
-  std::deque<Share> shares;  // that have been issued, and whose sum has not come
+  std::deque<Share> shares;  // issued shares that wait for their sums
 
  private:
   static void fill(Memory& memory, const Call& call, std::mt19937& random) {
@@ -250,7 +250,7 @@ class Program {
     }
   }
 
-  /// One share's sum comes back to both.
+  /// Gives both workers the sum of one share.
   void exchange(bool hostile) {
     const std::size_t shares = peers_[0].shares.size();
     require(peers_[1].shares.size() == shares);
@@ -278,7 +278,7 @@ class Program {
     return bytes;
   }
 
-  /// Of integers the sum. What comes back of floats, the scheduler does not read.
+  /// Adds integers. The scheduler does not read sums of floats.
   static void add(numeric::Format format, const std::vector<std::byte>& more, std::vector<std::byte>& sum) {
     require(more.size() == sum.size());
     if (format.dtype != numeric::Dtype::kI32) return;

@@ -1,5 +1,5 @@
-// For arbitrary bytes in a frame: parse() and parse_arp() read nothing beyond it, change nothing if they refuse it, and
-// accept only what the writer would have written. The first byte of the input selects the policy of checksums.
+// With arbitrary bytes in a frame parse() and parse_arp() read nothing beyond the frame, change nothing if they refuse
+// it, and accept only the writer's frames. The first byte of the input selects the policy of checksums.
 #include <algorithm>
 #include <array>
 #include <cstdint>

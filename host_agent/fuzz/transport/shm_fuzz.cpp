@@ -18,7 +18,7 @@ using wiresum::fuzz::require;
 constexpr std::size_t kPacketBytes = 88;
 constexpr std::size_t kResultsBytes = 1024;
 
-/// Of exactly the size that was asked for, so that the sanitizer sees each access beyond it.
+/// Memory of exactly the wanted size, so that the sanitizer sees each access beyond.
 struct Memory {
   explicit Memory(std::size_t size) : bytes(size), data(new (std::align_val_t{kLineBytes}) std::byte[size]()) {}
   ~Memory() { ::operator delete[](data, std::align_val_t{kLineBytes}); }
@@ -65,7 +65,7 @@ class World {
   static constexpr int kSteps = 200;
 
  private:
-  /// What a process may write that is not ours: a field of either line, a length, or an answer.
+  /// Writes as another process may: a field of either line, a length, or an answer.
   void corrupt(Input& input) {
     const std::array<std::uint32_t*, 6> fields{at_.up_written,   at_.rank_sleeps, at_.down_read,
                                                at_.down_written, at_.leaf_sleeps, at_.up_read};

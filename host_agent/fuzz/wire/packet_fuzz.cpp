@@ -1,5 +1,5 @@
-// For arbitrary bytes: decode() reads nothing beyond them, changes nothing if it refuses them, and accepts only what
-// encode() would have written.
+// With arbitrary bytes decode() reads nothing beyond them, changes nothing if it refuses them, and accepts only bytes
+// of encode().
 #include <algorithm>
 #include <array>
 #include <cstdint>

@@ -111,7 +111,7 @@ class Program {
     }
   }
 
-  /// With any roles; the worker must refuse those that cannot be.
+  /// Moves the job with any roles; the worker must refuse impossible ones.
   void move() {
     std::array<std::uint8_t, kSlots> roles{};
     for (std::uint8_t& role : roles) role = input_.byte() % 5;
@@ -232,10 +232,10 @@ class Program {
     }
   }
 
-  /// From now on all answers are honest: after any earlier steps, every collective must complete.
+  /// Gives only honest answers: after any earlier steps, every collective must complete.
   void finish() {
     constexpr int kStepsMax = 100'000;
-    // Nobody gives again what this worker may have been told that it lacks: all rounds begin anew.
+    // All rounds begin anew, since no one repeats a RESULT that this worker may lack.
     worker_.halt();
     require(worker_.move({.job = 1, .key = 1, .worker = 1}, std::array<std::uint8_t, kSlots>{}));
     for (int i = 0; i < kStepsMax && (completed_ < submitted_ || worker_.next_timeout() != kNever); ++i) {

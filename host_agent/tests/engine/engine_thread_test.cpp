@@ -1,4 +1,4 @@
-// One thread of an engine over a socket to which nobody sends.
+// One thread of an engine over a socket that receives nothing.
 #include "engine/engine_thread.hpp"
 
 #include <gtest/gtest.h>
@@ -27,17 +27,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// By what the calling thread computes: fegetround() tells of the x87 unit, with which nothing is computed.
+/// True if the calling thread's SSE unit rounds to nearest: fegetround() tells of the x87 unit.
 bool rounds_to_nearest() {
   const volatile float one = 1;
   const volatile float little = 0x1p-30F;
   return one + little == one && -one - little == -one;
 }
 
-/// What the test sees of whoever drives.
+/// The test's view of the driver.
 struct Seen {
-  std::atomic<int> looks{0};     // at the transport
-  std::atomic<pid_t> thread{0};  // that looked last
+  std::atomic<int> looks{0};     // looks at the transport
+  std::atomic<pid_t> thread{0};  // the last thread that looked
   std::atomic<bool> rounds_to_nearest{false};
 };
 
@@ -58,7 +58,7 @@ class Watching final : public stress::Around {
   const TimeNs untended_ns_max_;
 };
 
-/// How often a thread of this process has gone to sleep.
+/// The number of times that a thread of this process has gone to sleep.
 long sleeps_of(pid_t thread) {
   std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
   const std::string name = "voluntary_ctxt_switches:";
@@ -148,7 +148,7 @@ TEST_F(EngineThreadTest, LeavesItsShardToACallerAlsoWhenItsParkingEnds) {
   const pid_t driver = seen_.thread.load();
   drive_once(*thread, [&] {
     const int looks = seen_.looks.load();
-    // It sleeps again each time that its parking ends.
+    // The driver sleeps again each time that its parking ends.
     const long sleeps = sleeps_of(driver);
     while (sleeps_of(driver) < sleeps + 3 && !is_over()) std::this_thread::yield();
     EXPECT_EQ(seen_.looks.load(), looks) << "the shard is the caller's";
@@ -161,7 +161,7 @@ TEST_F(EngineThreadTest, DoesWhatWasPostedWhileACallerDrove) {
   const Started thread = start(kParkForEverNs);
   drive_once(*thread, [&] {
     thread->post_halt();
-    return done();  // so the caller hands back without a look at the mail
+    return done();  // the caller hands back without a look at the mail
   });
   EXPECT_EQ(thread->await_positions().size(), worker::WorkerConfig{}.slots);
 }

@@ -57,7 +57,7 @@ struct Round {
   std::array<std::array<Status, kCalls>, kWorkers> statuses{};
   std::array<std::array<bool, kCalls>, kWorkers> refused{};
   bool all_ended = true;
-  bool all_right = true;  // all sums that completed successfully
+  bool all_right = true;  // all successful sums are right
   bool failed = false;
   bool any_no_memory = false;
   EngineStats stats;
@@ -91,7 +91,7 @@ Round run_round(long nth, bool all_fail) {
         operations[worker][call] = job[worker].submit(std::move(requests[worker][call]));
       } catch (const std::bad_alloc&) {
         round.refused[worker][call] = true;
-        job[worker].abort();  // as the caller of a failed operation does
+        job[worker].abort();  // like the caller of a failed operation
       }
     }
   }

@@ -1,4 +1,4 @@
-// How an engine behaves in its process: in a forked child, and when it gets too few threads.
+// An engine in its process: in a forked child, and with too few threads.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -60,7 +60,7 @@ class ShardTest : public testing::Test {
   std::vector<sim::Packet> sent;
   std::vector<worker::Completion> completions;
   int mails = 0;
-  std::vector<std::pair<sim::SimTransport::Place, sim::Packet>> unread;  // what the device has not read yet
+  std::vector<std::pair<sim::SimTransport::Place, sim::Packet>> unread;  // packets that the device has not read yet
   bool device_is_late = false;
   sim::SimTransport transport{memory, pool,
                               [this](sim::SimTransport::Place place, const sim::Packet& packet, wire::Endpoint to) {
@@ -164,7 +164,7 @@ TEST_F(ShardTest, PacketsWaitUntilTheDeviceHasRoom) {
   std::size_t steps = 0;
   for (; completions.empty() && steps < 100; ++steps) {
     shard.transmit();
-    EXPECT_LE(unread.size(), 4U);  // as many as the device has room for
+    EXPECT_LE(unread.size(), 4U);  // the device's room
     if (!unread.empty()) {
       transport.read(unread.back().first, unread.back().second, {});  // the device reads them in no particular order
       unread.pop_back();

@@ -1,4 +1,5 @@
-// What a leaf refuses. What it sums, for hosts of every size, under faults and moves: the simulation (tests/sim).
+// Packets that a leaf refuses. The simulation (tests/sim) has its sums, for hosts of every size, under faults and
+// moves.
 #include "leaf/leaf.hpp"
 
 #include <gtest/gtest.h>

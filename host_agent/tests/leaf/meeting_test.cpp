@@ -136,7 +136,7 @@ TEST(Meeting, ASessionThatEndsMeanwhileWaitsForNobody) {
   EXPECT_THROW(static_cast<void>(reach_as(place(2, 1, 'c'), 1, over)), MeetingError);
 }
 
-/// The name of a socket that somebody listens at, as anybody on the machine can read it.
+/// The name of a listening socket, which everyone on the machine can read.
 std::string listening_name(char secret) {
   std::string wanted = "@wiresum-";
   for (const char byte : half_of(secret)) {

@@ -45,7 +45,7 @@ std::vector<std::byte> payload_of(const Words& words) {
   return payload;
 }
 
-/// With their check word in the place of the last one.
+/// Returns the words with their check word in place of the last one.
 Words checked(Words words, const CheckSubject& subject = kSubject, const Kernels& kernels = active_kernels()) {
   std::vector<std::byte> payload = payload_of(words);
   write_check_word(subject, payload.data(), words.size() - 1, kernels);
@@ -134,7 +134,7 @@ TEST(CheckWord, DependsOnEachPartOfItsSubject) {
   for (const CheckSubject& other : others) EXPECT_FALSE(fits(words, other));
 }
 
-/// How many of `trials` packets pass in which `spoil` has made several words wrong.
+/// The number of `trials` packets that pass though `spoil` has made several words wrong.
 template <class Spoil>
 int passing(int trials, const Spoil& spoil) {
   std::mt19937 random(6);

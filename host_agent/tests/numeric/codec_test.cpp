@@ -1,4 +1,4 @@
-// What the codec guarantees: layout, exactness, the error bound, no overflow, and the treatment of NaN and Inf.
+// The codec's guarantees: layout, exactness, the error bound, no overflow, and the treatment of NaN and Inf.
 #include "numeric/codec.hpp"
 
 #include <gtest/gtest.h>
@@ -30,11 +30,11 @@ struct Round {
 
   std::uint8_t exponent = 0;
   Scale scale = {};
-  std::vector<std::int64_t> exact_lane_sums = {};  // as 64-bit integers
+  std::vector<std::int64_t> exact_lane_sums = {};  // 64-bit integers
   Buffer sum{0};
   Buffer result{0};
 
-  /// Each source is that of `workers_each` workers.
+  /// Runs a round in which `workers_each` workers have each source.
   void run(const std::vector<Buffer>& sources, unsigned workers_each = 1) {
     for (const Buffer& source : sources) {
       exponent = std::max(exponent, max_exponent(format.dtype, source.data(), count));
@@ -294,7 +294,7 @@ TEST_F(BlockFloatingPoint, AverageIsTheSumDividedByN) {
 TEST_F(BlockFloatingPoint, OneWorkerGetsItsTensorBackIfItFitsTheLanes) {
   Buffer source(4 * 40);
   for (std::size_t i = 0; i < 40; ++i) {
-    // Within seven binades of the largest value: 24 bits of mantissa fit 31 bits of lane.
+    // Values are within seven binades of the largest: 24 bits of mantissa fit 31 bits of lane.
     const auto exponent = static_cast<std::uint32_t>(100 + random_() % 8);
     put_bits(Dtype::kF32, source, i, exponent << 23 | static_cast<std::uint32_t>(random_() & 0x807FFFFFU));
   }
@@ -457,7 +457,7 @@ TEST(FixedScale, SaturatesAndNeverOverflows) {
 TEST(FixedScale, UndoesTheScalingForEveryFactor) {
   set_default_float_environment();
   const Format format{Dtype::kF32, Scaling::kFixed, 32};
-  // From the smallest subnormal to the largest number.
+  // The factors go from the smallest subnormal to the largest number.
   for (const float factor :
        {0x1p-149F, 0x1.8p-140F, 0x1p-126F, 1e-20F, 0.3F, 1.0F, 1000.0F, 1e20F, 0x1p127F, 3.4e38F}) {
     const Scale scale = fixed_scale(2, factor, 32, 1.0F);

@@ -74,7 +74,7 @@ Part mean(const DigitSums& sums, const std::vector<Part>& parts) {
   return mean(sums, parts, std::vector<std::size_t>(parts.size(), 0));
 }
 
-/// From the definition: each element loses what lies below its block's window, and the rest is summed exactly.
+/// Sums by definition: each element loses its bits below its block's window, and the rest is summed exactly.
 Part reference(const std::vector<Part>& parts, unsigned words) {
   const int digit_bits = parts.size() <= 8 ? 7 : 6;
   const int digits = static_cast<int>(4 * words);

@@ -174,7 +174,7 @@ class LongDivision {
                                               : 7),
         exponent_max_(dtype == Dtype::kF16 ? 31 : 255) {}
 
-  /// Adds an element, or takes it away. It is finite.
+  /// Adds a finite element, or takes it away.
   void add(std::uint32_t bits) {
     const unsigned exponent = bits >> mantissa_bits_ & exponent_max_;
     const std::uint64_t mantissa = bits & ((1U << mantissa_bits_) - 1);

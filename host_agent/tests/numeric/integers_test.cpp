@@ -27,7 +27,7 @@ Integers<std::int32_t> limbs_of(const IntegerFormat& format, const Integers<Inte
   return limbs;
 }
 
-/// What all workers get, by limbs, in lanes as the switch and the codec add them.
+/// The sums at all workers, by limbs, in lanes like those of the switch and the codec.
 template <class Integer>
 Integers<Integer> sum(const IntegerFormat& format, const std::vector<Integers<Integer>>& workers) {
   const std::size_t count = workers.front().size();
@@ -82,7 +82,7 @@ TYPED_TEST(IntegersTest, RandomIntegersAreSummedModuloTheirWidth) {  // R5.15
   }
 }
 
-/// Of all workers alike, so that each lane's sum is as far from zero as it can be.
+/// All workers have the same integers, so that each lane's sum is as far from zero as possible.
 TYPED_TEST(IntegersTest, ExtremeIntegersOfAllWorkersFitTheirLanes) {
   using Limits = std::numeric_limits<TypeParam>;
   for (const unsigned workers : kWorkers) {

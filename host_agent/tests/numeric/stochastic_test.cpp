@@ -107,7 +107,7 @@ TEST_P(StochasticKernels, RoundDoublesAsTheReferenceDoes) {
   rounds_as_the_reference_does<double>(GetParam()->double_gradients.round);
 }
 
-// This is why any number of threads gives the same integers.
+// Therefore any number of threads gives the same integers.
 TEST_P(StochasticKernels, AnySplitGivesTheSameIntegers) {
   const std::vector<float> source = elements<float>(1000);
   std::vector<std::int32_t> whole(source.size());

@@ -65,7 +65,7 @@ TEST(Granularity, ARoundTripThatCostsMoreThanItSavesIsLeftOut) {
 
 TEST(Granularity, AfterAStepTheExactCountDecidesTheRest) {
   const SampledBlocks sample = sample_of(0.01);
-  // In blocks of 8, as many present as expected, of which about one element in eight is present.
+  // As many blocks of 8 are present as expected, with about one element in eight.
   const std::uint64_t blocks = kElements / 8 * 8 / 100;
   const Step step = cheapest_step(kCosts, sample, {.size = 8, .blocks = blocks, .elements = 8 * blocks});
   EXPECT_GT(step.size, 0u);

@@ -66,7 +66,7 @@ TEST(PresenceCounts, ASumWithOneBitMoreThanTheWorkersCanMakeIsRefused) {
     const auto bits = static_cast<unsigned>(std::bit_width(workers));
     const unsigned per_word = counts_per_word(workers);
     for (std::uint64_t blocks = 1; blocks < 200; ++blocks) {
-      PresenceCounts all;  // of each block, as many as can be
+      PresenceCounts all;  // the largest count of each block
       all.reset(blocks, workers);
       for (std::uint64_t i = 0; i < blocks; ++i) all.words()[i / per_word] += workers << i % per_word * bits;
       EXPECT_TRUE(PresenceCounts(all).collect());

@@ -125,7 +125,7 @@ TEST(RefinedCollective, ExponentsThatTheWorkersCannotHaveSaidEndEverything) {
   static_cast<void>(step(scheduler));
   const std::optional<Share> counts = scheduler.poll_share();
   ASSERT_TRUE(counts.has_value());
-  words_of(*counts)[counts->work.regions[0].elements - 1] |= 1U << 16;  // of a third worker
+  words_of(*counts)[counts->work.regions[0].elements - 1] |= 1U << 16;  // a third worker's count
   complete(scheduler, *counts, counts->work.vote);
   expect_impossible(scheduler, ticket);
 }
@@ -156,7 +156,7 @@ TEST(RefinedCollective, LaterRequestsWaitOnlyUntilThePackedStreamIsIssued) {
 }
 
 TEST(RefinedCollective, DoesNotRefineIfRoundTripsAreExpensive) {
-  constexpr std::uint32_t kDear = 180;  // in chunks: nearly as much as finer blocks could save
+  constexpr std::uint32_t kDear = 180;  // chunks, nearly the saving of finer blocks
   Scheduler scheduler(config());
   Tensor tensor;
   submit(scheduler, tensor.dense_request(), kLanes);

@@ -27,7 +27,7 @@ constexpr std::uint16_t kJob = 3;
 constexpr std::uint16_t kLanes = 64;
 constexpr std::uint32_t kSlots = 64;
 
-/// What the test wants a membership to do, and what the session asked of it.
+/// The test's orders to a membership, and the session's calls of it.
 struct Script {
   Fields joined{};  // replace fields of the real grant
   bool admitted = true;
@@ -43,7 +43,7 @@ struct Script {
                             .endpoints = {}};
   soft_switch::SwitchServer* at = nullptr;  // the membership's
 
-  /// Where the job is, as Python says it.
+  /// The job's place, in Python's words.
   [[nodiscard]] Line place() const {
     return {.word = "aggregator",
             .fields = {{"job", std::to_string(entry.job)},
@@ -64,7 +64,7 @@ struct Script {
                        {"host_ranks", ""},
                        {"host_secret", ""}}};
   }
-  /// The job's next place, with these roles: at the same switch, with another key. It is not admitted at the old one.
+  /// The job's next place, with these roles: at the same switch, with another key; the old key is not admitted.
   [[nodiscard]] Line next_place(const std::string& roles) {
     at->evict(entry.job);
     ++entry.key;

@@ -232,7 +232,7 @@ NB_MODULE(wiresum_sim, module) {
       .def_ro("buffer_held_max", &sim::Report::buffer_held_max)
       .def_ro("packets_max", &sim::Report::packets_max)
       .def_ro("sparse", &sim::Report::sparse);
-  // What ships, which differs from a Scenario's defaults.
+  // The shipped value, which differs from a Scenario's default.
   module.attr("RTO_MIN_NS") = engine::kRtoMinNs;
   module.attr("GREETING_CHUNKS") = session::kGreetingChunksPerThread;
   module.attr("SPARSE_CHUNKS_MIN") = schedule::SchedulerConfig{}.sparse_chunks_min;

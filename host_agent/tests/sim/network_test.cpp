@@ -13,7 +13,7 @@
 namespace wiresum::sim {
 namespace {
 
-constexpr std::size_t kBytes = 1464;  // and 42 of headers: 1506
+constexpr std::size_t kBytes = 1464;  // with 42 of headers 1506
 constexpr double kWireBits = 1506 * 8;
 
 LinkConfig link_of(double gbit) {
@@ -24,7 +24,7 @@ LinkConfig link_of(double gbit) {
   return config;
 }
 
-/// When packets arrive that are given to the link at these times.
+/// The arrivals of packets that are given to the link at these times.
 std::vector<TimeNs> arrivals(Link& link, const std::vector<TimeNs>& sent) {
   Random random(1);
   std::vector<TimeNs> found;
@@ -79,7 +79,7 @@ TEST(SharedBuffer, APortThatIsCongestedLeavesRoomForTheOthers) {
   EXPECT_EQ(arrivals(congested, std::vector<TimeNs>(200, 0)).size(), 51u);
   EXPECT_EQ(arrivals(other, std::vector<TimeNs>(200, 0)).size(), 25u);
   EXPECT_EQ(buffer.held_max(), 76u * 1506u);
-  // What has left makes room: a packet takes 12,048 ns.
+  // A packet that has left makes room, after 12,048 ns.
   EXPECT_EQ(arrivals(other, std::vector<TimeNs>(200, 12'048 * 25)).size(), 38u);
 }
 
@@ -114,7 +114,7 @@ TEST(CrossTraffic, ComesInBursts) {
   bursts.begin = 1000;
   bursts.burst = 1204;  // ten packets
   bursts.period = 10'000;
-  bursts.end = 25'000;  // of three bursts
+  bursts.end = 25'000;  // three bursts
   Link link(link_of(100));
   link.add(bursts);
   EXPECT_EQ(arrivals(link, {999}), (std::vector<TimeNs>{1120}));

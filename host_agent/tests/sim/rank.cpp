@@ -11,9 +11,9 @@ namespace {
 constexpr double kInterruptionProbability = 0.2;
 /// The same number as in a session.
 constexpr TimeNs kWaitingPeriodNs = 100'000'000;
-/// As in ShmTransport::wait(): who cannot send need not look at its timers.
+/// The wait of ShmTransport::wait(): a rank that cannot send need not look at its timers.
 constexpr TimeNs kRoomNs = 1'000'000;
-/// What callers write.
+/// The byte that callers write.
 constexpr std::byte kWritten{0xE7};
 
 }  // namespace
@@ -107,8 +107,8 @@ void Rank::arrive(std::uint32_t thread, const Packet& packet, wire::Endpoint sou
     rouse(thread);
     return;
   }
-  // As an event it would happen at this very time, but after those of all other hosts: with thousands of them this
-  // one's memory would not be in the near caches any more.
+  // An event would come after those of all other hosts, perhaps thousands, when this host's memory has left the near
+  // caches.
   mine.running = true;
   run(thread, Step::kMail);
 }
@@ -250,7 +250,7 @@ void Rank::let_callers_write() {
 }
 
 Rank::~Rank() {
-  // For whoever compares. An in-place collective's memory was written to twice: what was before the first time is last.
+  // Restores memory for a comparison. An in-place collective has written twice: the bytes before the first are last.
   for (auto each = written_.rbegin(); each != written_.rend(); ++each) {
     std::ranges::copy(each->before, each->memory);
   }

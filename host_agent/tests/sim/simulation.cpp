@@ -22,7 +22,7 @@ std::uint32_t lanes_max(const std::vector<JobPlan>& plans) {
   return lanes_of(*std::ranges::max_element(plans, {}, lanes_of));
 }
 
-/// By which workers name the switches of a job's nth placement.
+/// The workers' name for the switches of a job's nth placement.
 wire::Endpoint endpoint_of_placement(std::size_t number) {
   return {.address = static_cast<std::uint32_t>(number + 1), .port = wire::kSwitchPort};
 }
@@ -262,7 +262,7 @@ std::unique_ptr<Mover> Job::make_mover(RolesOf roles_of) {
                                  world_.agenda, world_.random, std::move(roles_of), std::move(hooks));
 }
 
-/// At the same set of switches or another one; on the slots, and with the number, that an earlier lease had, where
+/// Places the job at the same set of switches or another one; with the slots and the number of an earlier lease, if
 /// these are free.
 void Job::place_anew() {
   Lease lease = leases_[placements_.size()];

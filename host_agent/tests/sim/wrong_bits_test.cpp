@@ -35,7 +35,7 @@ constexpr std::uint32_t kSlots = 2;
 constexpr std::uint16_t kElementWords = 9;  // a vector and more
 constexpr std::size_t kElements = 45;
 constexpr TimeNs kDeadline = 10'000'000'000;
-/// What a destination holds before anything is stored there; no sum below has such an element.
+/// The bytes of a destination before a store; no sum below has such an element.
 constexpr std::byte kNothing{0x5B};
 
 enum class Place : std::uint8_t {
@@ -68,8 +68,8 @@ constexpr Sum kSums[] = {
 /// One bit of one packet, or of one cell, or the adder of one lane.
 struct Fault {
   Place place = Place::kUp;
-  std::uint64_t moment = 0;  // of the events there
-  std::uint64_t choice = 0;  // which bit, or which lane
+  std::uint64_t moment = 0;  // the event there
+  std::uint64_t choice = 0;  // the bit or the lane
 };
 
 using Bytes = std::vector<std::byte>;
@@ -128,7 +128,7 @@ class Trial {
   /// Events of a place, at one of which a fault may happen.
   [[nodiscard]] std::uint64_t moments(Place place) const { return moments_[static_cast<std::size_t>(place)]; }
 
-  /// Is an element stored that is none of the right sum's?
+  /// True if an element is stored that the right sum has not.
   [[nodiscard]] bool has_wrong_element(const Trial& right, std::size_t element_bytes) const {
     const Bytes nothing(element_bytes, kNothing);
     for (std::size_t worker = 0; worker < kWorkers; ++worker) {
@@ -235,7 +235,7 @@ class Trial {
   std::vector<Line> cells_;
   dataplane::Dataplane plane_;
   std::vector<Member> members_;
-  std::array<std::uint32_t, 2 * kSlots> rounds_{};  // by cell: the last that has seen DATA
+  std::array<std::uint32_t, 2 * kSlots> rounds_{};  // by cell: the last one with DATA
   std::array<std::uint64_t, std::size(kPlaces)> moments_{};
   TimeNs now_ = 1;
 };
@@ -269,7 +269,7 @@ struct Tally {
 };
 using Tallies = std::array<Tally, std::size(kPlaces)>;
 
-/// So many faults, one in each trial, over all places in turn.
+/// Injects faults, one in each trial, over all places in turn.
 void inject(const Sum& sum, std::uint64_t faults, bool check_word, Tallies& tallies) {
   constexpr std::uint64_t kFaultsOfOneTensor = 500;
   std::mt19937_64 random(static_cast<std::uint64_t>(&sum - kSums));
@@ -318,7 +318,7 @@ TEST(WrongBits, WithoutOneTheSameFaultsAreStored) {
   Tallies tallies;
   for (const Sum& sum : kSums) inject(sum, 2000, false, tallies);
   report(tallies);
-  // What other fields say is compared anyway.
+  // Other fields are compared anyway.
   for (std::size_t i = 0; i + 1 < tallies.size(); ++i) EXPECT_GT(tallies[i].wrong, 0U) << kNames[i];
 }
 

@@ -42,7 +42,7 @@ using soft_switch::SwitchServer;
 using worker::Status;
 
 constexpr std::uint32_t kLoopback = 0x7F000001;
-constexpr std::uint32_t kSlots = 64;  // of a lease
+constexpr std::uint32_t kSlots = 64;  // slots of a lease
 constexpr std::size_t kJobsAtATime = 3;
 constexpr std::size_t kSwitches = 3;  // the first may be the root of the others; and as many to move to
 constexpr std::size_t kLives = 6;     // the number of jobs that use the same slots one after the other
@@ -247,7 +247,7 @@ class Life {
     for (std::size_t number = 0; number < program_.size(); ++number) {
       if (happens(random, 0.2)) std::this_thread::sleep_for(std::chrono::microseconds(below(random, 500)));
       engine::Request request = program_[number].request(worker, memory[number]);
-      request.caller_waits = happens(random, 0.4);  // and some of those have others in flight
+      request.caller_waits = happens(random, 0.4);  // some of these have others in flight
       pending.push_back({number, engines_[worker]->submit(std::move(request))});
       ++submitted_;
       while (pending.size() >= in_flight_max) finish_oldest();
@@ -298,7 +298,7 @@ class Life {
     }
   }
 
-  /// As the controller does it: an aggregator's switch, or the whole tree, is left for others, with another key.
+  /// Moves like a controller: leaves an aggregator's switch, or the whole tree, for others, with another key.
   void move(std::size_t aggregator, Random& random) {
     const std::lock_guard lock(moving_);
     const std::span<Node> moving = is_tree_ ? std::span(nodes_) : std::span(nodes_).subspan(aggregator, 1);
@@ -306,7 +306,7 @@ class Life {
     const auto leave = [&] {
       for (auto node = before.rbegin(); node != before.rend(); ++node) network_.at(node->at).evict(node->entry.job);
     };
-    const bool is_lost = happens(random, 0.5);  // else the old switch goes on, also with packets under way
+    const bool is_lost = happens(random, 0.5);  // otherwise the old switch goes on, also with packets in flight
     if (is_lost) leave();
     try {
       std::vector<std::vector<std::uint32_t>> positions;
@@ -374,7 +374,7 @@ class Life {
   bool is_tree_ = false;
   bool is_cut_short_ = false;
   std::atomic<bool> is_over_{false};
-  std::mutex moving_;                 // of where the job is
+  std::mutex moving_;                 // protects the job's place
   std::vector<Node> nodes_;           // the root first
   std::vector<std::size_t> leaf_of_;  // by worker, in a tree: the node that it is at
   std::vector<EngineConfig> configs_;

@@ -42,7 +42,7 @@ constexpr std::uint32_t kLoopback = 0x7F000001;
 constexpr std::uint16_t kLanes = 8;
 constexpr std::uint32_t kSlots = 64;
 
-/// Whether this thread waits for a condition variable without a time limit; only the thread for tasks does.
+/// True if this thread waits for a condition variable without a time limit, like the thread for tasks alone.
 thread_local bool does_tasks = false;
 std::atomic<std::uint64_t> waits{0};  // the number of such waits
 /// The thread for tasks pauses before it takes a lock, and between its check for tasks and its sleep.
@@ -63,7 +63,7 @@ struct Nap {
   std::function<void()> on_end{};
 };
 thread_local Nap* nap_without_end = nullptr;
-/// What this thread does after it has ended another's nap.
+/// This thread's action after it has ended another's nap.
 thread_local std::function<void()> after_notify;
 
 template <typename Condition>
@@ -85,14 +85,14 @@ class Watched final : public Around {
   [[nodiscard]] bool is_asleep() const { return asleep_.load() || is_napping(); }
   [[nodiscard]] std::uint64_t receives() const { return receives_.load(); }
   [[nodiscard]] bool is_napping() const { return nap_.condition.load() != nullptr; }
-  /// Whether the thread has reached the place from which its instructions are counted.
+  /// True if the thread has reached the place from which its instructions are counted.
   [[nodiscard]] bool is_counted() const { return stop_after_.load() < 0; }
-  /// Where counting starts; it ends at the next receive() or the next sleep.
+  /// The start of counting, which ends at the next receive() or the next sleep.
   enum class From : std::uint8_t {
     kWakeUp,      // until receive(): the thread takes its mail
     kReceive,     // from receive() until the thread sleeps
     kStatistics,  // from the statistics, which an engine thread writes before it sleeps, until the sleep
-    kReport       // from those that it writes before it reports what datagrams have completed
+    kReport       // from the statistics before it reports operations that datagrams have completed
   };
   /// The thread is stopped after so many instructions from there, if it executes so many.
   void stop_after(std::int64_t steps, From from) {
@@ -106,7 +106,7 @@ class Watched final : public Around {
       Around::wake();
       return;
     }
-    pthread_mutex_lock(nap_.mutex);  // so that it does sleep
+    pthread_mutex_lock(nap_.mutex);  // until it sleeps
     nap_.is_poked = true;
     pthread_cond_broadcast(condition);
     pthread_mutex_unlock(nap_.mutex);
@@ -281,7 +281,7 @@ class WakeUpOfAnEngine : public WakeUp {
   }
 
   [[nodiscard]] std::shared_ptr<Operation> submit() { return engine_->submit(Request{}); }
-  /// Of a caller that drives while it waits.
+  /// The request of a caller that drives while it waits.
   [[nodiscard]] Request waiting_request() {
     Request request;
     request.work.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone, .bits = 32};
@@ -408,7 +408,7 @@ TEST_F(WakeUpOfAnEngine, MailAtAnyMomentBeforeANapEndsTheNap) {
   int stops = 0;
   int naps = 0;  // consecutive naps that began before so many instructions
   for (std::int64_t steps = 1; naps < 10 && !HasFailure();
-       steps += 3 + steps / 100) {  // so many that going to sleep takes fewer instructions
+       steps += 3 + steps / 100) {  // going to sleep takes fewer instructions
     stepping::stopped.store(false);
     watched_->stop_after(steps, From::kStatistics);
     std::uint64_t receives = watched_->receives();

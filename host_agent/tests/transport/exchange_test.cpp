@@ -201,7 +201,7 @@ TEST(Exchange, ConcurrentThreadsLoseNothingAndSeeNothingTwice) {
     std::mt19937 chance(static_cast<unsigned>(thread));
     std::array<RxDatagram, 48> out{};
     std::uint32_t own = 0;
-    // Until all have what is theirs; a thread that has sent everything must still receive.
+    // A thread that has sent everything must still receive, until all have theirs.
     while (received.load() != 3 * kEach) {
       // Few packets are in flight, so that no mailbox overflows.
       for (int i = 0; i < 8 && own < kEach && made.load() - received.load() < kPassedMax / 2; ++i) {

@@ -311,7 +311,7 @@ TEST(Udp, WakeEndsAWaitWithoutATimeout) {
   EXPECT_EQ(transport.receive(none), 0U);
 }
 
-/// From now on the newer system calls for waiting fail in this process with this error.
+/// Makes the newer system calls for waiting fail in this process with this error.
 bool forbid_new_waits(int error) {
   std::array<sock_filter, 4> program{{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                                       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 0, 1),
@@ -322,7 +322,8 @@ bool forbid_new_waits(int error) {
          syscall(SYS_epoll_pwait2, -1, nullptr, 1, nullptr, nullptr, 0) < 0 && errno == error;
 }
 
-/// For a child: returns 0 if waits on `ports` sockets take their full time, and end early for a wake-up or a datagram.
+/// Runs in a child: returns 0 if waits on `ports` sockets take their full time, and end early for a wake-up or a
+/// datagram.
 int wait_where_that_fails(int error, std::size_t ports) {
   constexpr std::int64_t kStepNs = 20'000'000;
   constexpr int kSteps = 10;
@@ -442,7 +443,7 @@ TEST(UdpTransport, HearsAnotherPeerAndItsGroupFromNowOn) {
     socket.connect(peer);
     return socket;
   };
-  // What should not be heard and is comes in between, or is found next time.
+  // A datagram that should not be heard comes in between, or is found next time.
   const auto heard = [&](std::size_t count) {
     for (UdpTransport* const peer : {&before, &after}) {
       const std::string name = peer == &before ? "before" : "after";

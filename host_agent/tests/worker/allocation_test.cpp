@@ -11,7 +11,7 @@ namespace {
 std::size_t allocations = 0;
 }
 
-// Not inlined: the compiler would see new paired with free, and warn.
+// The function is not inlined: the compiler would see new paired with free, and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;

@@ -1,4 +1,4 @@
-// What a worker does with check words: it sends them, and takes no sum whose check word does not fit.
+// A worker sends check words, and takes no sum whose check word does not fit.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace {
 constexpr TimeNs kAtOnce = 100;
 constexpr std::uint32_t kSlotFirst = 16;
 
-/// Of four elements a packet. The slots are not the lease's first.
+/// A packet has four elements. The slots are not the lease's first.
 WorkerConfig checking(std::uint32_t slots = 1) {
   WorkerConfig config = small_config(slots);
   config.lanes = 5;
@@ -192,7 +192,7 @@ TEST_F(CheckWords, WorkersThatReadAChunkByAnotherExponentHaveDiverged) {  // R5.
   Floats sum({1.0F, 2.0F, 3.0F, 4.0F}, small_config());
   ASSERT_TRUE(rig->worker().submit(sum.work));
   const Sent meta = only();
-  rig->answer(meta, {}, meta.header.exponent + 8);  // as one of the others said, or so it seems
+  rig->answer(meta, {}, meta.header.exponent + 8);  // seemingly another worker's
   const Sent mine = only();
   EXPECT_NE(mine.header.tensor, meta.header.tensor);
   Sent theirs = mine;
@@ -207,7 +207,7 @@ TEST_F(CheckWords, WorkersThatReadAChunkAsAnotherPlaneHaveDiverged) {  // R5.23
   sum.work.exact = true;
   ASSERT_TRUE(rig->worker().submit(sum.work));
   std::set<std::uint32_t> tensors;
-  rig->echo(only());  // which planes there are
+  rig->echo(only());  // for the planes
   for (std::vector<Sent> sents = rig->poll(); !sents.empty(); sents = rig->poll()) {
     const Sent& sent = sents.front();
     EXPECT_TRUE(tensors.insert(sent.header.tensor).second) << "two planes of a chunk differ in their tensor";

@@ -1,4 +1,4 @@
-// How collectives end early: by failures, divergence and deadlines.
+// Collectives end early by failures, divergence and deadlines.
 #include <gtest/gtest.h>
 
 #include "rig.hpp"

@@ -113,10 +113,10 @@ TEST(ExactChunks, AnInfAndANanStayWhereTheyAre) {  // R5.12, R5.13
   const std::vector<Pair::Round> expected = {
       {{kMeta, kMeta}, 128},      // the exponent of the finite elements
       {{kEmpty, kEmpty}, 255},    // both want the chunk exactly
-      {{kMeta, kMeta}, 7},        // of planes 0..10, 4 is the lowest that any worker has
+      {{kMeta, kMeta}, 7},        // plane 4 of 0..10 is the lowest of all workers
       {{kData, kData}, 32 + 6},   // plane 4, and 5 is next
       {{kData, kEmpty}, 32 + 1},  // plane 5, which one worker has, and that of Inf and NaN is next
-      {{kData, kData}, 0},        // and that was all
+      {{kData, kData}, 0},        // the end
       {{kMeta, kMeta}, 130},      // the next chunk's exponent
       {{kData, kData}, 0},
   };

@@ -1,4 +1,4 @@
-// Halting, positions, and what is repeated at another lease.
+// Halting, positions, and repeats at another lease.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -129,7 +129,7 @@ TEST(Move, WhoRepeatsGivesTheResultAgainThoughTheCallerHasItsMemory) {  // R9.4,
   EXPECT_EQ(rig.worker().next_timeout(), kNever);
 }
 
-/// Of the first of two chunks: it lies where it stays until the worker is halted.
+/// The RESULT of the first of two chunks, in memory that stays until the worker is halted.
 std::vector<std::byte> result_that_stays(Rig& rig, Integers& sum) {
   EXPECT_TRUE(rig.worker().submit(sum.work));
   std::vector<std::byte> result = Rig::result(only(rig), {5, 6, 7, 8});

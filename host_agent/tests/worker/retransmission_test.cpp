@@ -144,7 +144,7 @@ TEST_F(Timers, ASlotsNextPacketStartsWithTheInitialTimeout) {
   ASSERT_EQ(slots.poll_at(20 * kMillisecond).size(), 2u) << "slots 0 and 1 are overtaken";
   slots.echo(sent[1]);
   ASSERT_EQ(slots.poll().at(0).header.chunk, 4u);
-  slots.now = 21 * kMillisecond;  // so late that it gives no RTT sample
+  slots.now = 21 * kMillisecond;  // too late for an RTT sample
   slots.echo(fifth.at(0));
   const auto eighth = slots.poll();
   ASSERT_EQ(eighth.at(0).header.chunk, 8u);
@@ -220,7 +220,7 @@ class FastPath : public Timers {
   FastPath() {
     EXPECT_TRUE(slots.worker().submit(work.work));
     sent = slots.poll_at(0);
-    // Until the variation of the first sample is forgotten.
+    // Further rounds make the estimate forget the first sample's variation.
     for (int i = 0; i < kRounds; ++i) next();
     EXPECT_EQ(slots.worker().stats().rtt_smoothed_ns, static_cast<std::uint64_t>(kRoundTrip));
     EXPECT_GT(slots.worker().stats().rto_ns, 20'000'000u);
@@ -459,13 +459,13 @@ TEST_F(Timers, LaterPacketsGiveRttSamplesUnlessRetransmitted) {
   EXPECT_EQ(single.worker().stats().rtt_least_ns, 3'000'000u);
 }
 
-/// One slot, so one packet in flight, on a path whose round trip was 0.4 ms and is now longer.
+/// One slot, and so one packet in flight, on a path whose round trip was 0.4 ms and is now longer.
 class SlowerPath : public Timers, public ::testing::WithParamInterface<TimeNs> {
  protected:
   static constexpr int kRounds = 300;
 
   SlowerPath() { EXPECT_TRUE(single.worker().submit(work.work)); }
-  /// One round. Returns how many questions went out before its RESULT came.
+  /// Does a round, and returns the number of questions before its RESULT.
   std::uint64_t round(TimeNs round_trip) {
     const std::uint64_t before = single.worker().stats().questions;
     const auto sent = single.poll().at(0);

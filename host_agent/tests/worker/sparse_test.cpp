@@ -76,7 +76,7 @@ TEST(SparseCollective, DoesNotReadAChunkThatIsKnownToBeAbsent) {
   Rig rig;
   Listed job(10, {4});
   job.put(4, 1.0F);
-  job.presence.set(4, false);  // as at a worker that lacks a block of the union
+  job.presence.set(4, false);  // like a worker that lacks a block of the union
   ASSERT_TRUE(rig.worker().submit(job.work));
   EXPECT_EQ(rig.poll()[0].header.exponent, 0);
 }

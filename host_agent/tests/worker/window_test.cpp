@@ -93,7 +93,7 @@ TEST(CongestionWindow, ALossNeverWidensIt) {
   EXPECT_EQ(window.size(), 40u);
 }
 
-/// In slow start, when a round trip ago half of the window's packets were in flight, of which the path held so many.
+/// A window in slow start, with half of its packets in flight a round trip ago, of which the path held `path`.
 CongestionWindow doubled(std::uint32_t size, std::uint64_t path) {
   CongestionWindow window(32, 8, 512);
   while (window.size() < size) window.on_result(true, false);
@@ -144,7 +144,7 @@ TEST(CongestionWindow, GrowsFasterAfterALossWhereNothingQueues) {  // R4.32
   }
 }
 
-/// As many windows of RESULTs, each of which is marked if `every` divides its number.
+/// Gives `count` windows of RESULTs, each of which is marked if `every` divides its number.
 void windows(CongestionWindow& window, int count, std::uint32_t every) {
   for (int i = 0; i < count; ++i) {
     const std::uint32_t results = window.size();

@@ -118,7 +118,7 @@ TEST_P(Conformance, WorksAfterItsRingsHaveWrappedAround) {
     ASSERT_TRUE(send_all(*left_, rig().endpoint(Side::kRight), sent, count, bytes));
     expect_run(take(*right_, count), sent, count, bytes);
     if (HasFatalFailure()) FAIL() << "after " << sent;
-    // Also in the other direction, so that both rings of both ends wrap around.
+    // Packets also go in the other direction, so that both rings of both ends wrap around.
     ASSERT_TRUE(send_all(*right_, rig().endpoint(Side::kLeft), sent, 1, bytes));
     expect_run(take(*left_, 1), sent, 1, bytes);
     if (HasFatalFailure()) FAIL() << "after " << sent;
@@ -328,7 +328,7 @@ TEST_P(Conformance, BrokenAndForeignFramesAreDropped) {
   ethernet::Path elsewhere = path;
   elsewhere.destination.address += 7;
   ASSERT_TRUE(rig().inject(frame_of(elsewhere, ethernet::UdpChecksum::kWhole)));
-  ethernet::Path flooded = path;  // by a switch that does not know where the other host is
+  ethernet::Path flooded = path;  // from a switch that does not know the other host's port
   flooded.destination_mac.bytes[5] ^= 1;
   ASSERT_TRUE(rig().inject(frame_of(flooded, ethernet::UdpChecksum::kWhole)));
   EXPECT_TRUE(take_rest(*right_).empty());

@@ -103,8 +103,8 @@ TEST_F(NeighboursTest, AClaimDoesNotReplaceAnOwnerThatStillAnswers) {
 
 TEST_F(NeighboursTest, AnOwnerThatHasMovedIsFoundAgain) {
   learn(kOwner, hop(1, 0), 0);
-  // The same machine is now behind another port, with another card: it sends a request for our address, and no longer
-  // answers at the old place.
+  // The same machine is now behind another port, with another card: it sends a request for our address, and does not
+  // answer at the old place.
   table.claimed(kOwner, hop(2, 3), false, 0);
   TimeNs now = 0;
   int alone = 0;

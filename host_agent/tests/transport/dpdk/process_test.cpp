@@ -31,7 +31,7 @@
 #include "transport/udp/socket.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
-/// A forked child keeps what another thread of the parent would have freed at its end. That is no leak.
+/// A forked child keeps memory that another thread of the parent would have freed at its end, which is no leak.
 extern "C" const char* __lsan_default_suppressions() { return "leak:__cxa_thread_atexit_impl"; }
 #endif
 
@@ -115,7 +115,7 @@ int echo_by(Transport& transport) {
   }
 }
 
-/// The same with a new transport, until the process is killed.
+/// Sends everything back over a new transport, until the process is killed.
 int echo(const std::string& device) { return echo_by(*open(device, kServer)); }
 
 /// As many threads as UDP ports, each serving one port.
@@ -159,7 +159,7 @@ int ask_by(Transport& transport, wire::Endpoint server, std::size_t wanted, Cloc
   return 0;
 }
 
-/// The same with a new transport.
+/// Asks over a new transport.
 int ask(const std::string& device, std::size_t wanted, Clock::duration from_then_on = {}, int told = -1,
         std::uint16_t server_port = kFirstPort) {
   const wire::Endpoint server{.address = kServer, .port = server_port};

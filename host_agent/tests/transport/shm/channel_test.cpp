@@ -111,7 +111,7 @@ TEST(ShmChannel, AnswersComeInOrderAndACopyIsNotWrittenOverWhileItIsUnread) {
     ASSERT_LE(posted - read, kCopies);
     const std::size_t count =
         pair.rank.receive(std::span(lent).first(1 + random(static_cast<std::uint32_t>(lent.size()))));
-    // What is lent stays as it is, whatever the leaf posts meanwhile.
+    // Lent answers stay as they are, whatever the leaf posts meanwhile.
     for (unsigned more = random(100); more > 0; --more) posted += pair.answer(posted) ? 1 : 0;
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_EQ(lent[i].marked, read % 2 == 1);
@@ -150,8 +150,8 @@ TEST(ShmChannel, ARankThatDoesNotReadLosesAnswersAndHoldsUpNobody) {
   EXPECT_TRUE(pair.leaf.post(0, 8, false));
 }
 
-// Every field that the other process can write is given values that make no sense, also between the calls of this one:
-// then nothing outside of the memory is touched (ASan sees that), and nobody waits for ever.
+// Every field that the other process can write gets senseless values, also between this process's calls: nothing
+// outside of the memory is touched (ASan sees that), and no one waits for ever.
 TEST(ShmChannel, WhateverARankWritesTheLeafLendsNothingOutsideOfTheChannel) {
   Random random(3);
   for (int world = 0; world < 20; ++world) {
@@ -249,7 +249,7 @@ TEST(ShmChannel, NoWakeUpIsLostWhoeverSleepsWhen) {
     }
   });
   std::array<Lent, 16> lent{};
-  const std::size_t answers_max = pair.shape.down - lent.size();  // those that are lent are in the ring, too
+  const std::size_t answers_max = pair.shape.down - lent.size();  // lent answers are in the ring, too
   std::uint32_t sent = 0;
   for (std::uint32_t received = 0; received < kNumbers && overslept == 0;) {
     while (sent < kNumbers && sent - received < answers_max && pair.send(sent)) ++sent;

@@ -1,5 +1,4 @@
-// AF_XDP in particular: which mode it gets, which packets it leaves to the kernel, what it refuses, and that nothing is
-// left behind.
+// AF_XDP's mode, the packets that it leaves to the kernel, its refusals, and its clean end.
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -344,7 +343,7 @@ TEST_F(Xdp, ItsPortsStayReservedAndAreNotReportedAsClosed) {
     const auto there = [&] { return next_datagram(paths.front().reserved[i]) == 100; };
     EXPECT_EQ(answer_of(static_cast<std::uint16_t>(kFirstPort + i), there), 0);
   }
-  // For a port that no socket holds, the kernel reports that it is closed.
+  // The kernel reports a port without a socket as closed.
   pollfd refused{.fd = from->descriptor(), .events = 0, .revents = 0};
   EXPECT_EQ(answer_of(kFirstPort + 2, [&] { return poll(&refused, 1, 5000) == 1; }), ECONNREFUSED);
   paths.clear();
