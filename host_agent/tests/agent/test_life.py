@@ -16,7 +16,7 @@ from wiresum.agent.search import NOT_READY
 
 from .scene import ABORTED, FALLBACK, FIRST, LEFT, POSITIONS, REASON, SECOND, SLOTS, Scene, at, lease
 
-LEAVING = (Phase.RECALLING, Phase.TELLING, Phase.CONVEYING, Phase.UNTOLD)
+LEAVING = (Phase.TELLING, Phase.CONVEYING, Phase.UNTOLD)
 
 
 @pytest.mark.parametrize("phase", LEAVING, ids=lambda each: each.name)
@@ -346,7 +346,7 @@ def test_a_service_without_a_switch_has_had_no_turn() -> None:
         assert scene.life.phase is Phase.ASKING
 
 
-LOST = [Phase.SEEKING, Phase.ASKING, Phase.RESTING, Phase.RECALLING, Phase.CONVEYING]
+LOST = [Phase.SEEKING, Phase.ASKING, Phase.RESTING, Phase.CONVEYING]
 
 
 @pytest.mark.parametrize("phase", LOST, ids=lambda each: each.name)

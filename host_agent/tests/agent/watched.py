@@ -39,7 +39,7 @@ RUN: dict[Phase, set[Event]] = {
 }
 """The timers that must, by phase."""
 HAS_LEASE = (Phase.ATTENDING, Phase.AWAY)
-TELLS = (Phase.RECALLING, Phase.TELLING, Phase.CONVEYING, Phase.SPREADING, Phase.UNTOLD)
+TELLS = (Phase.TELLING, Phase.CONVEYING, Phase.SPREADING, Phase.UNTOLD)
 LOOKS = (Phase.SEEKING, Phase.ASKING, Phase.RESTING)
 NOT_FOR_GOOD = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE", "INTERNAL", "NOT_READY")
 
@@ -199,7 +199,7 @@ class Watched:
                 self.order, self.ordered_at = Event.ABORT, now
             elif event in (Event.ABORT, Event.LEAVE):
                 self.order, self.ordered_at = event, now
-                assert (Do.STOP_ASKING if before is Phase.ASKING else Do.TELL) in did, "an order is told at once"
+                assert (Do.ASK if before is Phase.ASKING else Do.TELL) in did, "an order is told at once"
         if event is Event.ELSEWHERE or Do.HEARD in did or (Do.SAY in did and Do.ABORT_ALL not in did):
             self.is_heard = True
         if event is Event.ELSEWHERE and self.leaves_at < math.inf and before is not Phase.SPREADING:

@@ -323,7 +323,8 @@ class Life:
         text = f"the job cannot move to another lease: {error}"
         self._do(Do.ABORT_ALL, text)
         self._do(Do.SAY, WiresumError(f"job '{self._request.job_name}' has ended: {text}"))
-        return self._give(aborted(text))
+        self._order, self._ordered_at = aborted(text), self._now
+        return self._tell()
 
     # Looking for another lease.
 
@@ -408,12 +409,7 @@ class Life:
         if order is None:
             self._leaves = True
             self._start(Event.GIVE_UP)
-        return self._tell()
-
-    def _recall(self, order: messages.JobEnded | None = None) -> Phase:
-        self._give(order)
-        self._outputs = [(Do.STOP_ASKING,)]  # the order is told when what was asked has its answer
-        return Phase.RECALLING
+        return self._tell() if self.phase is not Phase.ASKING else self._ask()
 
     def _tell(self) -> Phase:
         if self._search is None:
@@ -435,9 +431,7 @@ class Life:
         """A service that did not know this worker has heard the order: but others of the job may be where the worker
         was."""
         self._others = [each for each in self.services.all if each != self.services.at]
-        if self._order is not _LEFT:
-            self._do(Do.HEARD)
-        self._finish(error)
+        self._end(error)
         return self._spread()
 
     def _reached(self, *_: object) -> Phase:

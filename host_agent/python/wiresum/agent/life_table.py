@@ -26,7 +26,6 @@ class Phase(_Single):
     ASKING = "its lease is lost, and that service does not know it: asked for a place"
     RESTING = "its lease is lost: a pause before the next service"
     OVER = "the job is over, or was given up"
-    RECALLING = "it has an order: it takes back what it has asked"
     TELLING = "it has an order: a service is told, where it is a member"
     CONVEYING = "it has an order: a service is told that does not know it"
     SPREADING = "a service that did not know it has heard its order; the others are told, until each has answered"
@@ -115,42 +114,43 @@ RETRY       -       -          again   -           -           seek        -
 LOOK        -       look       -       look        look        look        -
 ENDING      -       -          -       -           -           -           -
 GIVE_UP     -       -          -       -           -           -           -
-ABORT       give    give       give    give        recall      give        note
-LEAVE       give    give       give    give        recall      give        go
+ABORT       give    give       give    give        give        give        note
+LEAVE       give    give       give    give        give        give        go
 ELSEWHERE   -       -          -       -           -           -           .
 FORKED      fork    fork       fork    fork        fork        fork        fork
 """
 _HAS_ORDER = """
-            RECALLING   TELLING     CONVEYING   SPREADING   UNTOLD      TOLD      LEFT  INERT
-BEGIN       -           .           .           .           .           .         .     .
-PULSE       -           alive       -           -           -           .         .     .
-HALT        -           alive       -           -           -           .         .     .
-MOVE        -           alive       -           -           -           .         .     .
-ENDED       end         end         conveyed    -           -           end       .     .
-LOST        -           .           -           -           -           end_told  .     .
-BARRED      -           .           -           -           -           end_told  .     .
-BROKE       -           .           -           -           -           end_told  .     .
-GRANTED     tell_there  -           tell_there  -           -           -         .     .
-REFUSED     ask         -           refused     -           -           -         .     .
-TOLD        -           told        -           reached     -           -         .     .
-UNTOLD      -           untold      -           unreached   -           -         .     .
-UNKNOWN     -           unknown     -           reached     -           -         .     .
-SERVES      further     further     further     .           further     .         .     .
-SERVES_NOT  look_again  look_again  look_again  .           look_again  .         .     .
-BEAT        -           beat        -           -           -           beat      -     -
-SILENCE     -           -           -           -           -           -         -     -
-RETRY       -           -           -           spread      tell_next   -         -     -
-LOOK        look        look        look        -           look        -         -     -
-ENDING      -           -           -           -           -           end_told  -     -
-GIVE_UP     go          go          go          go          go          -         -     -
-ABORT       .           .           .           .           .           .         .     .
-LEAVE       leave_too   leave_too   leave_too   leave_too   leave_too   go        .     .
-ELSEWHERE   elsewhere   elsewhere   elsewhere   .           elsewhere   .         .     .
-FORKED      fork        fork        fork        fork        fork        fork      fork  .
+            TELLING     CONVEYING   SPREADING   UNTOLD      TOLD      LEFT  INERT
+BEGIN       .           .           .           .           .         .     .
+PULSE       alive       -           -           -           .         .     .
+HALT        alive       -           -           -           .         .     .
+MOVE        alive       -           -           -           .         .     .
+ENDED       end         conveyed    -           -           end       .     .
+LOST        .           -           -           -           end_told  .     .
+BARRED      .           -           -           -           end_told  .     .
+BROKE       .           -           -           -           end_told  .     .
+GRANTED     -           tell_there  -           -           -         .     .
+REFUSED     -           refused     -           -           -         .     .
+TOLD        told        -           reached     -           -         .     .
+UNTOLD      untold      -           unreached   -           -         .     .
+UNKNOWN     unknown     -           reached     -           -         .     .
+SERVES      further     further     .           further     .         .     .
+SERVES_NOT  look_again  look_again  .           look_again  .         .     .
+BEAT        beat        -           -           -           beat      -     -
+SILENCE     -           -           -           -           -         -     -
+RETRY       -           -           spread      tell_next   -         -     -
+LOOK        look        look        -           look        -         -     -
+ENDING      -           -           -           -           end_told  -     -
+GIVE_UP     go          go          go          go          -         -     -
+ABORT       .           .           .           .           .         .     .
+LEAVE       leave_too   leave_too   leave_too   leave_too   go        .     .
+ELSEWHERE   elsewhere   elsewhere   .           elsewhere   .         .     .
+FORKED      fork        fork        fork        fork        fork      fork  .
 """
 _FOLLOWS = {
     "attend": {Phase.ATTENDING},
-    "hear halt give tell_there tell_next": {Phase.TELLING},
+    "hear halt tell_there tell_next": {Phase.TELLING},
+    "give": {Phase.TELLING, Phase.CONVEYING},
     "move": {Phase.ATTENDING, Phase.TELLING},
     "alive beat look look_again further note spread leave_too elsewhere": set(),
     "lose": {Phase.SEEKING, Phase.AWAY, Phase.TELLING},
@@ -163,7 +163,6 @@ _FOLLOWS = {
     "rest": {Phase.RESTING, Phase.OVER},
     "silent": {Phase.AWAY, Phase.RESTING, Phase.OVER},
     "seek": {Phase.SEEKING},
-    "recall": {Phase.RECALLING},
     "refused": {Phase.RESTING, Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "untold": {Phase.UNTOLD, Phase.OVER, Phase.LEFT},
     "conveyed": {Phase.SPREADING, Phase.OVER, Phase.LEFT},
@@ -201,8 +200,7 @@ class Do(_Single):
     ATTEND = "by a stream; there is no other one"
     BEAT = "a heartbeat: as which member, halted where, and does it say the worker's newest round?"
     HANG_UP = "what the stream says is of no interest any more, if there is one"
-    ASK = "this, waiting for so many seconds; and only if the service has a switch that takes jobs?"
-    STOP_ASKING = "and say that it was refused"
+    ASK = "this, and nothing else, for so many seconds; and only if the service has a switch that takes jobs?"
     TELL = "as this member, this order"
     LOOK = "at the fallback: start it for a job with this lease, if that is this process's part; does it serve?"
     CLOSE_FALLBACK = "the job goes on elsewhere"

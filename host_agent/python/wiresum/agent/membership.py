@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from wiresum import join as messages
@@ -81,8 +82,8 @@ class _Stream:
             self._call.cancel()
 
 
-class _TakenBackError(WiresumError):
-    """A question is not wanted any more."""
+_Source = _Stream | Interruption
+"""The stream or the question that an event comes from. Once it is given up, the event does not count."""
 
 
 class Membership:
@@ -110,7 +111,7 @@ class Membership:
         self._config, self._job_name = config, request.job_name
         self._address = request.endpoint.address
         self._control, self._fallback = control, fallback
-        self._events: queue.SimpleQueue[tuple[_Stream | None, Event, tuple[Any, ...]]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[_Source | None, Event, tuple[Any, ...]]] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal's handler may leave in the midst of `attend`
         self._thread: threading.Thread | None = None
         self._player: int | None = None
@@ -269,9 +270,8 @@ class Membership:
 
     # The player.
 
-    def _put(self, event: Event, *what: Any, stream: _Stream | None = None) -> None:
-        """`stream`: the source of the event, which does not count if the stream was hung up."""
-        self._events.put((stream, event, what))
+    def _put(self, event: Event, *what: Any, source: _Source | None = None) -> None:
+        self._events.put((source, event, what))
 
     def _play(self) -> None:
         self._player = threading.get_ident()
@@ -291,15 +291,15 @@ class Membership:
         happened, now = self._clock.take(self._events, left_s), self._awake.now()
         outputs: list[Output] = []
         if happened is not None:
-            stream, event, what = happened
-            if stream is None or stream is self._stream:
+            source, event, what = happened
+            if source in (None, self._stream, self._asking):
                 outputs = life.handle(event, now, *what)
         elif timer is not None and timer[0] <= now:
             outputs = life.handle(timer[1], now)
         for do, *which in outputs:
             getattr(self, f"_{do.name.lower()}")(*which)
 
-    def _help(self, name: str, function: Callable[[], None], *failed: Any, stream: _Stream | None = None) -> None:
+    def _help(self, name: str, function: Callable[[], None], *failed: Any, **source: Any) -> None:
         """Runs a function in another thread. An ending process may have no more threads (from Python 3.12 on): then
         what needs one of gRPC's, too, has failed, and a call runs here. `failed`: the event if the function fails."""
 
@@ -308,7 +308,7 @@ class Membership:
                 function()
             except Exception:
                 log.exception("unexpected error in a helper of a worker's life (%s)", name)
-                self._put(*failed, stream=stream)
+                self._put(*failed, **source)
 
         try:
             self._clock.start(run, f"wiresum-{name}")
@@ -316,7 +316,7 @@ class Membership:
             if name in ("tell", "look"):
                 run()
             else:
-                self._put(*failed, stream=stream)
+                self._put(*failed, **source)
 
     def _end(self) -> None:
         """Cleans up once the worker has left."""
@@ -340,7 +340,7 @@ class Membership:
 
     def _attend(self) -> None:
         stream = self._stream = _Stream()
-        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started", stream=stream)
+        self._help("stream", lambda: self._read(stream), Event.BROKE, "no thread can be started", source=stream)
 
     def _beat(self, *beat: Any) -> None:
         if self._stream is not None:
@@ -352,11 +352,13 @@ class Membership:
             stream.hang_up()
 
     def _ask(self, *question: Any) -> None:
+        self._stop_asking()
         asking = self._asking = Interruption()
-        self._help("ask", lambda: self._wait_for_place(asking, *question), Event.REFUSED, NOT_READY, "asking failed")
+        failed = Event.REFUSED, NOT_READY, "asking failed"
+        self._help("ask", lambda: self._wait_for_place(asking, *question), *failed, source=asking)
 
     def _stop_asking(self) -> None:
-        self._asking.interrupt(_TakenBackError())
+        self._asking.interrupt(WiresumError())
 
     def _tell(self, *order: Any) -> None:
         self._help("tell", lambda: self._deliver(*order), Event.UNTOLD, "telling failed", RETRY_PAUSE_S)
@@ -396,7 +398,7 @@ class Membership:
             lifetime.watch(call)
             stream.begin(call)
         except ValueError:  # the channel is closed
-            self._put(Event.BROKE, "the connection was closed", stream=stream)
+            self._put(Event.BROKE, "the connection was closed", source=stream)
             return
         finally:
             self._begun = True
@@ -406,14 +408,14 @@ class Membership:
                 if said.HasField("ended"):
                     if said.ended.cause == messages.JobEnded.WORKER_LEFT:
                         await_last_results(self._life.worker.traffic, lambda pause_s: self._over_in(stream, pause_s))
-                    self._put(*self._end_of(said.ended), stream=stream)
+                    self._put(*self._end_of(said.ended), source=stream)
                     return
                 happened = Event.HALT if said.HasField("halt") else Event.MOVE if said.HasField("move") else Event.PULSE
-                self._put(happened, getattr(said, happened.name.lower()), stream=stream)
-            self._put(Event.BROKE, "it ended the stream", stream=stream)
+                self._put(happened, getattr(said, happened.name.lower()), source=stream)
+            self._put(Event.BROKE, "it ended the stream", source=stream)
         except grpc.RpcError as error:
             log.debug("the stream to %s broke: %s", self._control.endpoint, details(error))
-            self._put(*self._why_broken(error), stream=stream)
+            self._put(*self._why_broken(error), source=stream)
         finally:
             stream.hang_up()
             call.with_traceback(None)  # the error that it raises is the call itself, which this frame refers to
@@ -468,21 +470,19 @@ class Membership:
     def _wait_for_place(
         self, interruption: Interruption, request: messages.JoinRequest, within_s: float, if_ready: bool
     ) -> None:
-        endpoint = self._control.endpoint
+        endpoint, answer = self._control.endpoint, partial(self._put, source=interruption)
         if if_ready and not self._control.is_ready(READY_S_MAX):
-            self._put(Event.REFUSED, NOT_READY, f"the service at {endpoint} has no switch that takes jobs")
+            answer(Event.REFUSED, NOT_READY, f"the service at {endpoint} has no switch that takes jobs")
             return
         here = replace(self._config, switch=endpoint, join_timeout_s=within_s)
         try:
             reply = ask_until_granted(self._control, here, request, interruption, self._clock)
         except JoinError as error:
-            self._put(Event.REFUSED, error.code, str(error))
-        except _TakenBackError:
-            self._put(Event.REFUSED, NOT_READY, "it was taken back")
+            answer(Event.REFUSED, error.code, str(error))
         except WiresumError as error:
-            self._put(Event.ENDED, error)
+            answer(Event.ENDED, error)
         else:
-            self._put(Event.GRANTED, reply)
+            answer(Event.GRANTED, reply)
 
     def _deliver(self, member: messages.Member, order: messages.JobEnded) -> None:
         stub = self._control.stub()
