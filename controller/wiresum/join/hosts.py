@@ -34,7 +34,7 @@ def addresses_of(host: str, family: int = socket.AF_UNSPEC) -> list[str]:
 def why_only_here(host: str) -> str:
     """Says why other hosts cannot reach this host by the name, and what to do; empty if they can, or if the text means
     this host only: localhost, or an address."""
-    if _is_address(host) or not host or host.partition(".")[0] == "localhost":
+    if is_address(host) or not host or host.partition(".")[0] == "localhost":
         return ""
     with contextlib.suppress(OSError):
         found = addresses_of(host)
@@ -49,7 +49,7 @@ def why_only_here(host: str) -> str:
 def shown(host: str) -> str:
     """The text with its addresses, if it is a name."""
     with contextlib.suppress(OSError):
-        return host if _is_address(host) else f"{host} ({', '.join(addresses_of(host))})"
+        return host if is_address(host) else f"{host} ({', '.join(addresses_of(host))})"
     return host
 
 
@@ -64,7 +64,7 @@ def warn_if_only_here(setting: str, host: str) -> None:
         log.warning("%s", text)
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host.strip("[]"))
         return True

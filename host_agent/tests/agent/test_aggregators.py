@@ -69,7 +69,7 @@ class Worker:
         self.host = Host(network)
         self.errors: list[WiresumError] = []
         """Of why its job has ended."""
-        self.moving = Paths()
+        self.moving = Paths(progress)
         self.joined = Aggregators.join(
             config,
             job_name=job_name,
@@ -78,9 +78,7 @@ class Worker:
             admission=admission,
             bind=bind,
             on_ended=self.errors.append,
-            progress=progress,
-            traffic=progress,
-            moving=self.moving,
+            paths=self.moving,
             world=self.host,
         )
         self.leave = self.joined.leave

@@ -184,7 +184,7 @@ def test_a_heartbeat_may_see_before_the_session_that_nothing_came_back(
     ended: list[tuple[WiresumError, bool]] = []
     session = Session()
     membership.attend(lambda: state(greeted=greeted), lambda *told: ended.append(told), session.halt, session.move)
-    membership._progress(0)
+    membership.progress(0)
     [(error, tell_others)] = ended
     assert type(error) is cause
     assert tell_others

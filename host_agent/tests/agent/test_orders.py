@@ -24,7 +24,6 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.life_table import Event, Phase
 from wiresum.agent.orders import Abort
-from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum_lab.doubles.resuming import DataPath, Job, Paths, Start
 from wiresum_lab.doubles.virtual_network import LIMITS, Host, Network, Service
 
@@ -194,8 +193,7 @@ def test_one_aggregator_that_hears_it_is_enough(network: Network, gone: list[int
     def join(rank: int) -> Aggregators:
         return Aggregators.join(
             config, job_name="a-job", rank=rank, world_size=2, bind=lambda *_: 5000 + 100 * rank,
-            on_ended=errors[rank].append, progress=lambda _: TrafficStats(round_newest=1), moving=moving[rank],
-            traffic=lambda _: NO_TRAFFIC, world=Host(network),
+            on_ended=errors[rank].append, paths=moving[rank], world=Host(network),
         )  # fmt: skip
 
     first, second = network.run(*(partial(join, rank) for rank in range(2)))

@@ -15,7 +15,6 @@ from wiresum.agent.clock import Clock
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.agent.membership import Membership
-from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.agent.world import WORLD, World
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
@@ -56,9 +55,7 @@ def test_workers_reattach_to_each_aggregator_separately(network: Network, tmp_pa
         world_size=1,
         bind=lambda *_: 40_000,
         on_ended=errors.append,
-        progress=lambda _: TrafficStats(round_newest=1),
-        traffic=lambda _: NO_TRAFFIC,
-        moving=Paths(),
+        paths=Paths(),
         world=Host(network),
     )
     members = [aggregator.membership for aggregator in aggregators]

@@ -27,7 +27,7 @@ from wiresum.agent.fallback import Fallback
 from wiresum.agent.joining import Interruption
 from wiresum.agent.membership import Membership
 from wiresum.agent.orders import Abort
-from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
+from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import default_threads, ports_address, way_out
 from wiresum.agent.world import WORLD, World
 from wiresum.join import Admission, JoinReply
@@ -38,11 +38,19 @@ Bind = Callable[[str, int, tuple[int, int]], int]
 returns the first. Binding precedes joining, since a join request names the ports."""
 
 
-class Moving(Protocol):
-    """Halts the data path to the aggregator of an index, where the job has so many slots, and moves the path: as in
-    life.py."""
+class Paths(Protocol):
+    """The worker's data paths to the aggregators, by their indices. Any thread may call any method, also before all
+    aggregators are joined."""
 
-    def halt(self, aggregator: int, slots: int) -> bytes: ...
+    def progress(self, aggregator: int) -> TrafficStats | None:
+        """Returns the traffic for a heartbeat; None if this worker is stopped."""
+        ...
+
+    def traffic(self, aggregator: int) -> TrafficStats: ...
+
+    def halt(self, aggregator: int, slots: int) -> bytes:
+        """As in life.py; the job has so many slots there."""
+        ...
 
     def move(self, aggregator: int, grant: JoinReply, roles: bytes) -> None: ...
 
@@ -61,13 +69,7 @@ class Aggregator:
 class Aggregators:
     """All joined aggregators, made by `join`. Any thread may call any method."""
 
-    def __init__(
-        self,
-        interruption: Interruption,
-        on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], TrafficStats | None],
-        traffic: Callable[[int], TrafficStats],
-    ) -> None:
+    def __init__(self, interruption: Interruption, on_ended: Callable[[WiresumError], None]) -> None:
         self.ended: WiresumError | None = None
         """The reason why the job has ended at one of the aggregators."""
         self._joined: list[Aggregator] = []
@@ -75,8 +77,6 @@ class Aggregators:
         self._interruption = interruption
         self._lock = threading.Lock()
         self._on_ended = on_ended
-        self._progress = progress
-        self._traffic = traffic
 
     @classmethod
     def join(
@@ -88,9 +88,7 @@ class Aggregators:
         world_size: int,
         bind: Bind,
         on_ended: Callable[[WiresumError], None],
-        progress: Callable[[int], TrafficStats | None],
-        traffic: Callable[[int], TrafficStats],
-        moving: Moving,
+        paths: Paths,
         admission: Admission = Admission.QUEUE,
         interruption: Interruption | None = None,
         fallback: Fallback | None = None,
@@ -98,12 +96,8 @@ class Aggregators:
     ) -> Aggregators:
         """Returns when the job has been granted by all aggregators of the configuration. If one of them refuses, those
         before it have been left. Raises a `JoinError`, the job's end meanwhile, what `bind` raises, or what
-        `interruption` says.
-
-        `progress` gives the traffic with the aggregator of an index for a heartbeat (None if this worker is stopped),
-        and `traffic` at any time. `on_ended` is called at most once, in another thread, when the job has ended at any
-        aggregator for a reason that is not ours. `moving` moves the data path to another lease. All of them may be
-        called before this returns. `fallback` is for a job with one aggregator."""
+        `interruption` says. `on_ended` is called at most once, in another thread, perhaps before this returns, when the
+        job has ended at any aggregator for a reason that is not ours. `fallback` is for a job with one aggregator."""
         if config.switch == LOCAL:
             raise JoinError(
                 f"cannot join job '{job_name}': WIRESUM_SWITCH=local is for PyTorch, whose rank 0 starts a switch. "
@@ -114,7 +108,7 @@ class Aggregators:
         parts = config.aggregators
         threads = config.threads or (default_threads(len(parts)) if config.transport_kind == "udp" else 1)
         ways = [way_out(part) for part in parts]
-        joined = cls(interruption or Interruption(), on_ended, progress, traffic)
+        joined = cls(interruption or Interruption(), on_ended)
         try:
             for part, (address, _) in zip(parts, ways, strict=True):
                 port = bind(ports_address(part, address), threads, part.port_range)
@@ -134,7 +128,7 @@ class Aggregators:
                     abort=joined._abort,
                     world=world,
                 )
-                joined._add(Aggregator(part.switch, address, membership), moving)
+                joined._add(Aggregator(part.switch, address, membership), paths)
             joined._check(job_name)
         except BaseException:
             joined.leave()
@@ -171,18 +165,17 @@ class Aggregators:
         """Leaves all aggregators. Idempotent, bounded, does not raise."""
         for aggregator in self._joined:
             aggregator.membership.leave()
-        self._on_ended = lambda _: None  # the old callbacks refer to our owner
-        self._progress, self._traffic = lambda _: NO_TRAFFIC, lambda _: NO_TRAFFIC
+        self._on_ended = lambda _: None  # the old one refers to our owner
 
-    def _add(self, aggregator: Aggregator, moving: Moving) -> None:
+    def _add(self, aggregator: Aggregator, paths: Paths) -> None:
         index = len(self._joined)
         self._joined.append(aggregator)
         aggregator.membership.attend(
             on_ended=self._hear,
-            progress=lambda: self._progress(index),
-            traffic=lambda: self._traffic(index),
-            halt=lambda: moving.halt(index, aggregator.membership.grant.slots),
-            move=functools.partial(moving.move, index),
+            progress=functools.partial(paths.progress, index),
+            traffic=functools.partial(paths.traffic, index),
+            halt=lambda: paths.halt(index, aggregator.membership.grant.slots),
+            move=functools.partial(paths.move, index),
         )
 
     def _hear(self, error: WiresumError) -> None:

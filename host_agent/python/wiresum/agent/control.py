@@ -97,9 +97,7 @@ class Control:
             if self._closed:
                 return
             endpoints = self._config.control_endpoints
-            known = self._endpoint in endpoints
-            after = endpoints[(endpoints.index(self._endpoint) + 1) % len(endpoints)] if known else endpoints[0]
-            self._endpoint = to or after
+            self._endpoint = to or endpoints[(endpoints.index(self._endpoint) + 1) % len(endpoints)]
             used = self._channel
             try:
                 self._channel = self._open(self._endpoint)

@@ -508,7 +508,7 @@ def _why_not(config: AgentConfig, host: str) -> str:
     except CredentialsError as error:
         problem = str(error)
     else:
-        if host in addresses or not _is_address(host):
+        if host in addresses or not hosts.is_address(host):
             return ""
         problem = f"{config.tls} names {', '.join(addresses) or 'no address'}, and not {host}"
     return f"{problem}. `wiresum ca issue worker --fallback --address {host}` issues one that can serve there"
@@ -520,13 +520,6 @@ def _warned(why_not: str) -> bool:
         _registry.warned_of.add(why_not)
         log.warning("this worker can start no fallback switch (WIRESUM_FALLBACK=off does without): %s", why_not)
     return bool(why_not)
-
-
-def _is_address(host: str) -> bool:
-    with contextlib.suppress(OSError):
-        socket.inet_aton(host)
-        return True
-    return False
 
 
 def _is_here(host: str) -> bool:

@@ -86,10 +86,8 @@ class JobMembership:
                 admission=self._admission,
                 bind=bind,
                 on_ended=lambda error: self._end(error, False),
-                progress=self._progress,
-                traffic=self._traffic,
                 interruption=self._interruption,
-                moving=self,
+                paths=self,
                 fallback=self._fallback,
                 world=self._world,
             )
@@ -131,7 +129,6 @@ class JobMembership:
         called, in any thread, when the job is over, with a flag for telling the others. `halt` and `move` are those of
         session.hpp; their errors end the job."""
         self._ask, self._end = ask, end
-        assert self._aggregators is not None, "it has joined"
         with self._moving:
             self._halt_session, self._move_session = halt, move
             for aggregator, grant in self._moved.items():
@@ -139,8 +136,8 @@ class JobMembership:
                 self._move_to(aggregator, grant, bytes(grant.slots))
             for aggregator in self._halted:
                 halt(aggregator)
-        if self._aggregators.ended is not None:
-            end(self._aggregators.ended, False)
+        if self._joined.ended is not None:
+            end(self._joined.ended, False)
 
     def halt(self, aggregator: int, slots: int) -> bytes:
         """Halts the data path to an aggregator, where the job has so many slots; returns their positions as in
@@ -163,8 +160,8 @@ class JobMembership:
                 self._halted.discard(aggregator)
 
     def _move_to(self, aggregator: int, grant: JoinReply, roles: bytes) -> None:
-        assert self._aggregators is not None and self._move_session is not None
-        place = self._place(list(self._aggregators)[aggregator], grant)
+        assert self._move_session is not None
+        place = self._place(list(self._joined)[aggregator], grant)
         place |= {"aggregator": aggregator, "roles": "".join(map(str, roles))}
         self._move_session({name: str(value) for name, value in place.items()})
 
@@ -189,8 +186,7 @@ class JobMembership:
     def _has_check_words(self) -> bool:
         if self._config.check_word != AUTO:
             return self._config.check_word == "1"
-        assert self._aggregators is not None, "it has joined"
-        return any(one.membership.grant.check_word for one in self._aggregators)
+        return any(one.membership.grant.check_word for one in self._joined)
 
     def explain(self, what: str, told: Fields) -> WiresumError:
         """Explains why the data path has failed. Raises a ValueError or a KeyError if `told` makes no sense."""
@@ -222,36 +218,36 @@ class JobMembership:
             self._fallback.give_back()
 
     @property
+    def _joined(self) -> Aggregators:
+        assert self._aggregators is not None, "it has joined"
+        return self._aggregators
+
+    @property
     def members_secret(self) -> bytes:
         """The first aggregator's secret: the same at all workers of the job, and known to no others."""
-        assert self._aggregators is not None, "it has joined"
-        return next(iter(self._aggregators)).membership.grant.members_secret
+        return next(iter(self._joined)).membership.grant.members_secret
 
     @property
     def sharing(self) -> list[int]:
         """The ranks of this host with one stream to the switch, or none if this worker has its own."""
-        assert self._aggregators is not None, "it has joined"
-        return list(next(iter(self._aggregators)).membership.grant.sharing.ranks)
+        return list(next(iter(self._joined)).membership.grant.sharing.ranks)
 
     @property
     def service(self) -> str:
         """The endpoints that serve the job now, one of each aggregator, joined by `+`."""
-        assert self._aggregators is not None, "it has joined"
-        return "+".join(one.membership.service for one in self._aggregators)
+        return "+".join(one.membership.service for one in self._joined)
 
     @property
     def moved(self) -> Moved | None:
         """The time and cause of the job's last move, at any aggregator."""
-        assert self._aggregators is not None, "it has joined"
-        return max((moved for one in self._aggregators if (moved := one.membership.moved)), default=None)
+        return max((moved for one in self._joined if (moved := one.membership.moved)), default=None)
 
     @property
     def heartbeat_lost_s(self) -> float:
         """An aggregator takes this worker for lost after so long a silence."""
-        assert self._aggregators is not None, "it has joined"
-        return min(one.membership.grant.heartbeat_lost_ms for one in self._aggregators) / 1000
+        return min(one.membership.grant.heartbeat_lost_ms for one in self._joined) / 1000
 
-    def _progress(self, aggregator: int) -> TrafficStats | None:
+    def progress(self, aggregator: int) -> TrafficStats | None:
         """Returns the traffic for a heartbeat; None if the worker does not answer. Also notices a packet that can never
         leave, and a failed collective that nobody waits for."""
         state = self._ask()
@@ -268,16 +264,14 @@ class JobMembership:
             self._end(error, True)
         return stats
 
-    def _traffic(self, aggregator: int) -> TrafficStats:
+    def traffic(self, aggregator: int) -> TrafficStats:
         state = self._ask()
         return self._states(state)[aggregator] if state else NO_TRAFFIC
 
     def _states(self, told: Fields) -> list[TrafficStats]:
-        assert self._aggregators is not None, "it has joined"
         names = [field.name for field in fields(TrafficStats)]
         return [
-            TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names})
-            for index in range(len(self._aggregators))
+            TrafficStats(**{name: int(told[f"{name}.{index}"]) for name in names}) for index in range(len(self._joined))
         ]
 
 

@@ -233,20 +233,14 @@ def with_address(grant: messages.JoinReply, control: Control) -> messages.JoinRe
     """Fills in the switch's address, in place, and returns the grant. What a service says is parsed and never looked
     up; only the user's own names are. Raises a `JoinError`."""
     for said in (grant.switch_endpoint, grant.results_group):
-        if said.address and not _is_ipv4(said.address):
+        try:
+            ipaddress.IPv4Address(said.address or "0.0.0.0")
+        except ValueError:
             raise JoinError(
                 f"the switch at {control.endpoint} gave a lease at {said.address[:64]!r}: an IP address is needed, "
                 f"IPv4 in dotted form, as every release of wiresum gives: look at what runs there",
                 code="INTERNAL",
-            )
+            ) from None
     if grant.switch_endpoint.address in ("", "0.0.0.0"):  # a switch at every address of its host
         grant.switch_endpoint.address = hosts.addresses_of(control.endpoint.rpartition(":")[0], socket.AF_INET)[0]
     return grant
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
