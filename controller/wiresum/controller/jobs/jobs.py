@@ -90,8 +90,8 @@ class Jobs:
         )
         self._unix_offset = unix_offset
         self._ticked_at: float | None = None
-        self._resumed_at: float | None = None
-        """When the service last resumed after a stall."""
+        self._stalled_at: float | None = None
+        """When the service last ran again after a stall."""
         self._closing = ""
         self.past = ""
         """A sentence that says why the state at the start is not what was written last; empty if it is."""
@@ -195,9 +195,9 @@ class Jobs:
         if stream != worker.stream or worker.presence is not Presence.ATTENDING:
             return
         if worker.job.has_begun:
-            resumed = self._resumed_at is not None and now - self._resumed_at < self.limits.resumed_ms / 1000
+            stalled = self._stalled_at is not None and now - self._stalled_at < self.limits.after_stall_ms / 1000
             worker.broken_at = now
-            worker.broken_in_silence = resumed or now - worker.heard_at > self.limits.suspect_ms / 1000
+            worker.broken_in_silence = stalled or now - worker.heard_at > self.limits.suspect_ms / 1000
         else:  # the worker hung up on an ended job, as it should
             worker.presence = Presence.LOST
             self.ending.clear_if_done(worker.job.lease, now)
@@ -393,7 +393,7 @@ class Jobs:
         self._ticked_at = now
         if stalled > self.limits.stall_ms_max / 1000:
             log.warning("this service was stopped for %.1f s, which it does not count against workers", stalled)
-            self._resumed_at = now
+            self._stalled_at = now
             for switch in self.cluster.switches.values():
                 switch.trouble_since += stalled
             for job in self.roster.all():

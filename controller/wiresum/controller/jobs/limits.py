@@ -26,7 +26,7 @@ class Limits:
     does."""
     counted_ms: int = 1000
     """How often the switch is asked about a silent worker."""
-    resumed_ms: int = 10_000
+    after_stall_ms: int = 10_000
     """For this long after a stall of the service, connections may break that workers gave up meanwhile."""
     deaf_ms_max: int = 600_000
     """How long a job continues whose switch and workers are all out of reach: then probably the service itself is cut

@@ -37,7 +37,7 @@ class AwakeClock:
         """None means that nobody watches."""
         self._stopped_s = 0.0
         self._last_stop_s = 0.0
-        self._resumed_at = 0.0
+        self._stopped_until = 0.0
 
     def watch(self) -> None:
         """Starts the looks, until `unwatch`. Before, every second counts."""
@@ -55,7 +55,7 @@ class AwakeClock:
             gap_s = 0.0 if self._looked_at is None else now - self._looked_at - LOOK_S
             if gap_s >= STOPPED_S_MIN:
                 self._stopped_s += gap_s
-                self._last_stop_s, self._resumed_at = gap_s, now
+                self._last_stop_s, self._stopped_until = gap_s, now
             if self._looked_at is not None:
                 self._looked_at = now
             return now - self._stopped_s
@@ -63,7 +63,7 @@ class AwakeClock:
     def explain(self) -> str:
         """Returns a sentence on the last stop, if recent enough to be why something failed now; otherwise ""."""
         self.now()
-        if not self._last_stop_s or self._clock() - self._resumed_at > REMEMBERED_S:
+        if not self._last_stop_s or self._clock() - self._stopped_until > REMEMBERED_S:
             return ""
         return (
             f"this process itself was stopped for {self._last_stop_s:.0f} s (SIGSTOP, a debugger, a host that slept or "

@@ -58,7 +58,7 @@ Output = tuple[Any, ...]
 Halt = Callable[[], bytes]
 """Stops the data path where it is, and returns its positions, as in join.proto. Idempotent, and bounded in time."""
 Move = Callable[[messages.JoinReply, bytes], None]
-"""Resumes the data path at another lease, with the roles of join.proto. Raises a ValueError for an impossible move."""
+"""Moves the data path to another lease, with the roles of join.proto. Raises a ValueError for an impossible move."""
 
 
 @dataclass(frozen=True)

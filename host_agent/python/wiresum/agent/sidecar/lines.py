@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from wiresum.join.constants import SIDECAR_FIELDS_MAX, SIDECAR_LINE_BYTES_MAX
 
-SEND_TIMEOUT_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*|[A-Z][A-Z0-9_]*")
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _ESCAPED = {escape: character for character, escape in _ESCAPES.items()}
