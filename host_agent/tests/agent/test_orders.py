@@ -59,6 +59,22 @@ def test_a_job_of_that_name_can_begin_when_all_have_heard(service: Service, star
     again.check()
 
 
+def test_an_order_takes_the_place_of_a_question_whose_answer_does_not_count_any_more(
+    network: Network, service: Service, start: Start
+) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    job.hosts[1].cut("refused")
+    service.kill()
+    service.start()
+    network.wait_until(lambda: job.members[0]._life.phase is Phase.ASKING, "the first asks for a place")
+    network.sleep(1.0)
+    question = job.members[0]._asking
+    job.members[0].abort(REASON)
+    network.wait_until(lambda: question._error is not None, "it is taken back")
+    job.hosts[1].cut_off = ""
+    all_hear(job, JobAbortedError, REASON)
+
+
 @pytest.mark.parametrize("reattach_ms", [300, 600_000])
 def test_an_order_without_any_service_is_given_up_in_time_and_a_warning_says_so(
     network: Network, start: Start, caplog: pytest.LogCaptureFixture, reattach_ms: int
