@@ -16,6 +16,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -37,6 +38,8 @@ using worker::Status;
 
 constexpr std::size_t kRequestsMax = 12;
 constexpr std::size_t kFewElements = 16;  // elements of chunks that may be many
+
+constexpr std::size_t kReducedBytesMax = 65536;  // of all workers
 
 constexpr std::array<unsigned, 12> kJobs{2, 3, 4, 5, 7, 8, 15, 16, 31, 33, 64, 4096};
 constexpr std::array<std::size_t, 4> kLanes{1, 4, 64, 90};
@@ -61,6 +64,7 @@ struct Call {
   std::uint8_t thinness = 0;
   std::uint32_t seed = 0;
   std::uint16_t signature = 0;
+  std::optional<numeric::Reduction> reduction;
 };
 
 /// A region of a request, with guard bytes on both sides.
@@ -97,7 +101,9 @@ class Peer {
     request.may_be_sparse = (call.roles & 1) != 0;
     request.divisor = (call.roles & 2) != 0 ? static_cast<float>(config_.workers) : 1.0F;
     const bool keeps = (call.roles & 4) == 0;
-    const bool contributes = request.may_be_sparse || (call.roles & 8) == 0 || config_.rank % 2 == 0;
+    request.reduction = call.reduction;
+    const bool must_contribute = request.may_be_sparse || call.reduction.has_value();
+    const bool contributes = must_contribute || (call.roles & 8) == 0 || config_.rank % 2 == 0;
     for (const std::uint64_t elements : call.elements) {
       Memory& memory = *memories_.emplace_back(
           std::make_unique<Memory>(elements * numeric::element_bytes(call.format.dtype), (call.roles & 16) != 0));
@@ -243,6 +249,12 @@ class Program {
     call.thinness = input_.byte();
     call.seed = input_.byte();
     call.signature = call.roles >> 7;
+    if (call.format.dtype == numeric::Dtype::kRaw && (call.seed & 1) != 0) {
+      const numeric::Reduction any{static_cast<numeric::Element>(call.seed / 2 % 9),
+                                   static_cast<numeric::Operator>(call.thinness % 7)};
+      if (numeric::valid(any)) call.reduction = any;
+      for (std::uint64_t& elements : call.elements) elements = elements % (kReducedBytesMax / workers_) / 8 * 8;
+    }
     if (submitted_++ >= kRequestsMax) return;
     for (std::size_t i = 0; i < peers_.size(); ++i) {
       peers_[i].submit(call, (call.roles >> (5 + i) & 1) != 0);

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <optional>
+#include <span>
 #include <utility>
 
 namespace nb = nanobind;
@@ -34,13 +36,18 @@ bool form_of(PyObject* object, Form* form) {
 
 bool is_usable(void* session) { return static_cast<session::Session*>(session)->is_usable(); }
 
-Operation* submit(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns,
+Operation* submit(void* session, const Form* form, const Region* regions, std::size_t count, std::int64_t timeout_ns,
                   bool caller_waits) {
   try {
     engine::Request request = request_of(*form, timeout_ns, false);
     request.caller_waits = caller_waits;
-    auto* const bytes = static_cast<std::byte*>(memory);
-    request.work.regions.push_back({.source = bytes, .destination = bytes, .elements = elements});
+    request.work.regions.reserve(count);
+    for (const Region& region : std::span(regions, count)) {
+      request.work.regions.push_back(
+          {.source = region.gives ? worker::Source(static_cast<const std::byte*>(region.source)) : worker::Source(),
+           .destination = static_cast<std::byte*>(region.destination),
+           .elements = region.elements});
+    }
     return new Operation{static_cast<session::Session*>(session)->submit(std::move(request))};
   } catch (const std::exception&) {
     return nullptr;  // the caller then asks Python, which raises the exception again
@@ -85,6 +92,11 @@ constexpr Capi kCapi{.session_of = session_of,
 }  // namespace wiresum::capi
 
 wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_t timeout_ns, bool notify) {
+  std::optional<wiresum::numeric::Reduction> reduction;
+  if (form.reduces) {
+    reduction = {.element = static_cast<wiresum::numeric::Element>(form.element),
+                 .op = static_cast<wiresum::numeric::Operator>(form.op)};
+  }
   return {.work = {.format = {.dtype = static_cast<wiresum::numeric::Dtype>(form.dtype),
                               .scaling = static_cast<wiresum::numeric::Scaling>(form.scaling),
                               .bits = form.bits},
@@ -92,7 +104,8 @@ wiresum::engine::Request request_of(const wiresum::capi::Form& form, std::int64_
                    .divisor = form.divisor,
                    .regions = {},
                    .signature = form.signature,
-                   .may_be_sparse = form.may_be_sparse},
+                   .may_be_sparse = form.may_be_sparse,
+                   .reduction = reduction},
           .timeout_ns = timeout_ns,
           .notify = notify};
 }

@@ -83,14 +83,19 @@ engine::Request make_request(const Regions& regions, const capi::Form& form, dou
 }
 
 capi::Form make_form(numeric::Dtype dtype, unsigned bits, numeric::Scaling scaling, float fixed_scale, float divisor,
-                     std::uint16_t signature, bool may_be_sparse) {
+                     std::uint16_t signature, bool may_be_sparse,
+                     std::optional<std::pair<numeric::Element, numeric::Operator>> reduction) {
+  const auto [element, op] = reduction.value_or(std::pair<numeric::Element, numeric::Operator>{});
   return {.fixed_scale = fixed_scale,
           .divisor = divisor,
           .signature = signature,
           .dtype = static_cast<std::uint8_t>(dtype),
           .scaling = static_cast<std::uint8_t>(scaling),
           .bits = static_cast<std::uint8_t>(bits),
-          .may_be_sparse = may_be_sparse};
+          .may_be_sparse = may_be_sparse,
+          .reduces = reduction.has_value(),
+          .element = static_cast<std::uint8_t>(element),
+          .op = static_cast<std::uint8_t>(op)};
 }
 
 void bind_enums(nb::module_& module) {
@@ -100,6 +105,24 @@ void bind_enums(nb::module_& module) {
       .value("BF16", numeric::Dtype::kBF16)
       .value("I32", numeric::Dtype::kI32)
       .value("RAW", numeric::Dtype::kRaw);
+  nb::enum_<numeric::Element>(module, "Element")
+      .value("F64", numeric::Element::kF64)
+      .value("F32", numeric::Element::kF32)
+      .value("F16", numeric::Element::kF16)
+      .value("BF16", numeric::Element::kBF16)
+      .value("I64", numeric::Element::kI64)
+      .value("I32", numeric::Element::kI32)
+      .value("I8", numeric::Element::kI8)
+      .value("U8", numeric::Element::kU8)
+      .value("BOOL", numeric::Element::kBool);
+  nb::enum_<numeric::Operator>(module, "Operator")
+      .value("SUM", numeric::Operator::kSum)
+      .value("PRODUCT", numeric::Operator::kProduct)
+      .value("MIN", numeric::Operator::kMin)
+      .value("MAX", numeric::Operator::kMax)
+      .value("BAND", numeric::Operator::kAnd)
+      .value("BOR", numeric::Operator::kOr)
+      .value("BXOR", numeric::Operator::kXor);
   nb::enum_<numeric::Scaling>(module, "Scaling")
       .value("NONE", numeric::Scaling::kNone)
       .value("BLOCK_EXPONENT", numeric::Scaling::kBlockExponent)
@@ -258,7 +281,7 @@ NB_MODULE(_native, module) {
 
   nb::class_<capi::Form>(module, "Form")
       .def(nb::new_(&make_form), nb::kw_only(), "dtype"_a, "bits"_a, "scaling"_a, "fixed_scale"_a, "divisor"_a,
-           "signature"_a, "may_be_sparse"_a);
+           "signature"_a, "may_be_sparse"_a, "reduction"_a);
 
   bind_session(module);
 }

@@ -164,7 +164,8 @@ wiresum::engine::Request request_of(Collective collective, const wiresum::sessio
                    .divisor = collective.average ? static_cast<float>(grant.world_size()) : 1.0F,
                    .regions = std::move(collective.regions),
                    .signature = signature,
-                   .may_be_sparse = is_sum && grant.sparse},
+                   .may_be_sparse = is_sum && grant.sparse,
+                   .reduction = {}},
           .timeout_ns = timeout.count(),
           .notify = false};
 }

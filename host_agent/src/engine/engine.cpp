@@ -14,6 +14,7 @@
 #include "engine/paths.hpp"
 #include "numeric/codec.hpp"
 #include "process/thread.hpp"
+#include "worker/chunks.hpp"
 
 namespace wiresum::engine {
 namespace {
@@ -82,9 +83,11 @@ schedule::SchedulerConfig scheduler_config(const EngineConfig& config) {
 }
 
 bool is_small(const schedule::Request& request, const EngineConfig& config) {
+  const worker::WorkerConfig& worker = config.aggregators.front().worker;
   std::uint64_t elements = 0;
   for (const auto& region : request.regions) elements += region.elements;
-  return elements <= kCallerDrivesChunks * config.aggregators.front().worker.element_words();
+  if (request.reduction.has_value()) elements *= worker.workers;
+  return elements <= kCallerDrivesChunks * worker::chunk_elements(request.format, worker.element_words());
 }
 
 /// Throws std::invalid_argument unless the new lease has the shape of the old one.

@@ -1,4 +1,4 @@
-// The kernels' source, which only the kernels_<set>.cpp include. Everything is in an unnamed namespace, so that each
+// The kernels' source, for the kernels_<set>.cpp; reduction.cpp uses its conversions. Everything is in an unnamed namespace, so that each
 // file gets its own copy, compiled for its own instruction set (kernels.hpp says why). For the same reason no function
 // of the standard library is called here.
 //

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "numeric/format.hpp"
+#include "numeric/reduction.hpp"
 #include "worker/collective.hpp"
 
 namespace wiresum::schedule {
@@ -25,6 +27,9 @@ struct Request {
   /// True if blocks that are zero everywhere may be left out; the same at all workers. Every worker must then
   /// contribute to every region.
   bool may_be_sparse = false;
+  /// Each worker gets the elements of all, which travel as bytes (kRaw), and reduces them by itself. For few elements.
+  /// Every worker must then contribute to every region.
+  std::optional<numeric::Reduction> reduction;
 };
 
 }  // namespace wiresum::schedule

@@ -25,6 +25,20 @@ bool may_be_exact(const Request& request) noexcept {
          request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
 }
 
+/// Throws std::invalid_argument for a reduction that makes no sense.
+void check_reduction(const Request& request) {
+  if (!request.reduction.has_value()) return;
+  if (!numeric::valid(*request.reduction) || request.format.dtype != numeric::Dtype::kRaw) {
+    throw std::invalid_argument("there is no such reduction");
+  }
+  for (const worker::Region& region : request.regions) {
+    const bool is_whole = region.elements % numeric::element_bytes(request.reduction->element) == 0;
+    if (!is_whole || (!region.source.is_used() && region.elements > 0)) {
+      throw std::invalid_argument("a reduction needs a contribution of whole elements to every region");
+    }
+  }
+}
+
 Status status_of(bool is_possible) noexcept { return is_possible ? Status::kOk : Status::kImpossible; }
 
 }  // namespace
@@ -97,6 +111,7 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
     throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");  // R8.14
   }
   require_memory(request.regions);
+  check_reduction(request);
   Survey survey;
   survey.chunks = number_chunks(request.regions, request.format, config_.lanes);
   if (survey.chunks > UINT32_MAX) {
@@ -212,25 +227,19 @@ void Scheduler::issue(RequestState& state) {
     }
     ++stats_.whole;
   }
-  if (is_exact(state.request)) {
-    issue_exact(state);
-    return;
-  }
-  worker::Collective work = stream_of(state);
-  work.vote = state.candidate ? vote_of(state) : 0;
-  issue_shares(state, Stage::kWhole, work, state.survey.chunks);
-}
-
-void Scheduler::issue_exact(RequestState& state) {
-  ++exact_sums_;
+  const bool is_exact = this->is_exact(state.request);
+  const std::uint32_t tag = is_exact ? kExactTag : 0;
+  exact_sums_ += is_exact ? 1 : 0;
   const WorkerRank self{.rank = config_.rank, .workers = config_.workers};
-  if (GatheredSum::suits(state.request, config_.lanes, self)) {
-    state.gathered = std::make_unique<GatheredSum>(state.request, config_.lanes, self);
-    issue_packed(state, Stage::kAllGather, state.gathered->packed(), kExactTag);
+  const bool may_gather = is_exact || state.request.format.dtype == numeric::Dtype::kRaw;
+  if (may_gather && Gathered::suits(state.request, state.survey.chunks, config_.lanes, self)) {
+    state.gathered = std::make_unique<Gathered>(state.request, config_.lanes, self);
+    issue_packed(state, Stage::kAllGather, state.gathered->packed(), tag);
     return;
   }
-  worker::Collective work = stream_of(state, kExactTag);
-  work.exact = true;
+  worker::Collective work = stream_of(state, tag);
+  work.exact = is_exact;
+  work.vote = state.candidate ? vote_of(state) : 0;
   issue_shares(state, Stage::kWhole, work, state.survey.chunks);
 }
 

@@ -18,8 +18,8 @@
 // no worker has becomes +0.0 without a packet. Later requests wait until the stream has been issued, whose place in the
 // order is before theirs.
 //
-// Exact sums. Short tensors of floats are rounded once: those of few elements as an all-gather (gathered_sum.hpp),
-// others by the threads' state machines (worker.hpp).
+// Exact sums. Short tensors of floats are rounded once: those of few elements as an all-gather (gathered.hpp), as
+// reductions are and small copies, others by the threads' state machines (worker.hpp).
 //
 // Which requests get a prologue: choice.hpp decides that from what all workers know alike. Counts are known to all when
 // a prologue is complete. Votes are not: of the collectives in flight, one worker may have completed more than another.
@@ -51,7 +51,7 @@
 #include <vector>
 
 #include "schedule/choice.hpp"
-#include "schedule/gathered_sum.hpp"
+#include "schedule/gathered.hpp"
 #include "schedule/granularity.hpp"
 #include "schedule/presence.hpp"
 #include "schedule/refinement.hpp"
@@ -187,7 +187,7 @@ class Scheduler {
     kUnpacking,     // C  its sum
     kStream,        // N  the blocks of the union, or those of them that were set aside
     kWhole,         // N  all blocks
-    kAllGather,     // N  an exact sum of few elements: those of all workers
+    kAllGather,     // N  the elements of all workers (gathered.hpp)
     kEnded,
   };
   struct RequestState {
@@ -204,7 +204,7 @@ class Scheduler {
     std::uint8_t round_trip_cost = 0;         // the cost agreed in the prologue
     std::uint64_t counts_packets = 0;         // packets sent for all the counts
     std::unique_ptr<Refinement> refinement;
-    std::unique_ptr<GatheredSum> gathered;
+    std::unique_ptr<Gathered> gathered;
     SampledBlocks sampled;             // blocks in the union's sample
     std::uint64_t refining_words = 0;  // words spent on finer counts, round trips included
     unsigned levels = 0;               // levels of refinement
@@ -234,7 +234,6 @@ class Scheduler {
   void go_on(const Ticket& ticket, const Step& step) noexcept;
   void fail(const Failure& failure);
   void issue(RequestState& state);
-  void issue_exact(RequestState& state);
   /// A collective for the request, without memory yet; `tag` tells its packets from packets of the request's other
   /// collectives.
   [[nodiscard]] static worker::Collective collective_of(const RequestState& state, std::uint32_t tag = 0);

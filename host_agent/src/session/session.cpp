@@ -149,7 +149,8 @@ void Session::greet(const std::function<void()>& pause) {  // R7.10
   auto* const memory = reinterpret_cast<std::byte*>(sums.data());
   const std::shared_ptr<engine::Operation> operation =
       own_engine_->submit({.work = {.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone},
-                                    .regions = {{.source = memory, .destination = memory, .elements = sums.size()}}},
+                                    .regions = {{.source = memory, .destination = memory, .elements = sums.size()}},
+                                    .reduction = {}},
                            .timeout_ns = std::chrono::nanoseconds(grant_.greeting_timeout).count(),
                            .notify = false});
   try {

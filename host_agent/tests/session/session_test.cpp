@@ -154,7 +154,8 @@ std::string why_not(Script& script, const std::function<void()>& pause = {}) {
 engine::Request sum_of(std::vector<std::int32_t>& values, std::int64_t timeout_ns = -1) {
   auto* const memory = reinterpret_cast<std::byte*>(values.data());
   return {.work = {.format = {.dtype = numeric::Dtype::kI32, .scaling = numeric::Scaling::kNone},
-                   .regions = {{.source = memory, .destination = memory, .elements = values.size()}}},
+                   .regions = {{.source = memory, .destination = memory, .elements = values.size()}},
+                   .reduction = {}},
           .timeout_ns = timeout_ns,
           .notify = true};
 }

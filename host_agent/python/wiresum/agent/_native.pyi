@@ -14,6 +14,26 @@ class Dtype(enum.Enum):
     I32 = 3
     RAW = 4
 
+class Element(enum.Enum):
+    F64 = 0
+    F32 = 1
+    F16 = 2
+    BF16 = 3
+    I64 = 4
+    I32 = 5
+    I8 = 6
+    U8 = 7
+    BOOL = 8
+
+class Operator(enum.Enum):
+    SUM = 0
+    PRODUCT = 1
+    MIN = 2
+    MAX = 3
+    BAND = 4
+    BOR = 5
+    BXOR = 6
+
 class Scaling(enum.Enum):
     NONE = 0
     BLOCK_EXPONENT = 1
@@ -110,6 +130,7 @@ class Form:
         divisor: float,
         signature: int,
         may_be_sparse: bool,
+        reduction: tuple[Element, Operator] | None,
     ) -> None: ...
 
 CAPI: object  # a capsule, for native code: capi.hpp

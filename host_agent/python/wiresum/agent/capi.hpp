@@ -6,11 +6,12 @@
 
 #include <Python.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace wiresum::capi {
 
-inline constexpr const char* kName = "wiresum.agent._native.CAPI.2";
+inline constexpr const char* kName = "wiresum.agent._native.CAPI.3";
 
 /// A collective without its memory: what is asked for, and how it travels. What is in a `_native.Form`.
 struct Form {
@@ -21,6 +22,17 @@ struct Form {
   std::uint8_t scaling;  // numeric::Scaling
   std::uint8_t bits;
   bool may_be_sparse;
+  bool reduces;          // Request::reduction
+  std::uint8_t element;  // numeric::Element
+  std::uint8_t op;       // numeric::Operator
+};
+
+/// A run of elements, to which this worker contributes if it `gives`, and of which it keeps the result.
+struct Region {
+  const void* source;
+  void* destination;
+  std::uint64_t elements;
+  bool gives;
 };
 
 /// A session::Call, which release() gives back.
@@ -34,10 +46,10 @@ struct Capi {
 
   /// False in a forked child, and when the session has failed, so that all that is submitted ends badly.
   bool (*is_usable)(void* session);
-  /// Starts a collective over memory that is read and written, and must stay until it is done. Null if it is refused:
-  /// in a forked child, or if too many are in flight. `caller_waits`: engine::Request.
-  Operation* (*submit)(void* session, const Form* form, void* memory, std::uint64_t elements, std::int64_t timeout_ns,
-                       bool caller_waits);
+  /// Starts a collective over regions whose memory must stay until it is done. Null if it is refused: in a forked
+  /// child, or if too many are in flight. `caller_waits`: engine::Request.
+  Operation* (*submit)(void* session, const Form* form, const Region* regions, std::size_t count,
+                       std::int64_t timeout_ns, bool caller_waits);
   /// False if the time passed first.
   bool (*wait)(const Operation* operation, std::int64_t timeout_ns);
   bool (*is_done)(const Operation* operation);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from wiresum.agent import _native
 from wiresum.agent.config import AgentConfig
@@ -13,9 +13,14 @@ from wiresum.agent.statistics import Moved, SessionStats, session_stats_of
 from wiresum.join import Admission
 
 Dtype = _native.Dtype
+Element = _native.Element
 Form = _native.Form
 Operation = _native.Operation
+Operator = _native.Operator
 Scaling = _native.Scaling
+
+Reduction: TypeAlias = tuple[Element, Operator]
+"""A type and an operator of host_agent/src/numeric/reduction.hpp."""
 
 FLOATING = (Dtype.F32, Dtype.F16, Dtype.BF16)
 # Every operation uses these: looking a member up through its class takes EnumType several steps.
@@ -98,6 +103,7 @@ class Session:
         average: bool = False,
         signature: int = 0,
         may_be_sparse: bool = False,
+        reduction: Reduction | None = None,
         timeout_s: float | None = None,
         notify: bool = True,
         caller_waits: bool = False,
@@ -117,6 +123,7 @@ class Session:
             average=average,
             signature=signature,
             may_be_sparse=may_be_sparse,
+            reduction=reduction,
         )
         timeout_s = -1.0 if timeout_s is None else timeout_s
         return self.native.submit(regions, form, timeout_s=timeout_s, notify=notify, caller_waits=caller_waits)
@@ -131,6 +138,7 @@ class Session:
         average: bool = False,
         signature: int = 0,
         may_be_sparse: bool = False,
+        reduction: Reduction | None = None,
     ) -> Form:
         """Describes a collective without its memory, for native code that submits by itself (capi.hpp).
 
@@ -138,7 +146,8 @@ class Session:
         block floating point in `bits` bits an element; RAW counts as 8 bits. `signature` (16 bits) describes the call,
         so that workers which call different collectives find out. With `may_be_sparse`, which all workers must say
         alike and which needs everybody's contribution to every region, blocks that are zero at all workers may be left
-        out (docs/sparse.md); the sums are the same.
+        out (docs/sparse.md); the sums are the same. With a `reduction`, which is for few elements, RAW bytes of all
+        workers are reduced as elements of its type, instead of copied.
         """
         if scaling is None:
             scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
@@ -150,6 +159,7 @@ class Session:
             divisor=float(self.world_size) if average else 1.0,
             signature=signature & 0xFFFF,
             may_be_sparse=may_be_sparse and self._sparse,
+            reduction=reduction,
         )
 
     def notify(self, operation: Operation) -> None:
