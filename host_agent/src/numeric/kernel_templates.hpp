@@ -1,6 +1,6 @@
-// The kernels' source, for the kernels_<set>.cpp; reduction.cpp uses its conversions. Everything is in an unnamed namespace, so that each
-// file gets its own copy, compiled for its own instruction set (kernels.hpp says why). For the same reason no function
-// of the standard library is called here.
+// The kernels' source, for the kernels_<set>.cpp; reduction.cpp uses its conversions. Everything is in an unnamed
+// namespace, so that each file gets its own copy, compiled for its own instruction set (kernels.hpp says why). For the
+// same reason no function of the standard library is called here.
 //
 // A vector type V holds kWidth lanes of 32 bits and offers the operations that `One`, the vector of width one, defines
 // in portable C++; vectors of floats and doubles have operators, too. `One` is the reference, and processes whatever is

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from wiresum.agent.session import Dtype, Region
+from wiresum.agent.session import Dtype, Element, Operator, Region
 from wiresum.torch import plan as plans
 from wiresum.torch.plan import CollectiveKind, CollectivePlan
 
@@ -96,9 +96,10 @@ def test_a_plan_is_empty_only_without_elements() -> None:
     assert not plans.barrier().empty
 
 
-def gathered(elements: int, dtype: torch.dtype, operator: str, rank: int) -> CollectivePlan:
-    tensor = torch.zeros(elements, dtype=dtype)
-    return plans.gathered_all_reduce([tensor], getattr(dist.ReduceOp, operator), rank=rank, size=SIZE)
+def reduced(elements: int, dtype: torch.dtype, operator: str) -> CollectivePlan:
+    todo = plans.all_reduce_of([torch.zeros(elements, dtype=dtype)], getattr(dist.ReduceOp, operator), SIZE)
+    assert todo is not None and len(todo) == 1
+    return todo[0]
 
 
 def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
@@ -114,8 +115,8 @@ def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
             plans.broadcast([torch.zeros(6)], root=0, rank=rank),
             plans.all_gather_single([(torch.zeros(SIZE * 6), torch.zeros(6))], rank=rank, size=SIZE),
             plans.barrier(),
-            *(gathered(6, dtype, operator, rank) for dtype, operator in itertools.product(types, ("MIN", "MAX"))),
-            gathered(5, torch.int64, "MAX", rank),
+            *(reduced(6, dtype, operator) for dtype, operator in itertools.product(types, ("MIN", "MAX"))),
+            reduced(5, torch.int64, "MAX"),
         ]
         return [
             *(call.signature(bits=32, average=False) for call in calls),
@@ -127,6 +128,29 @@ def test_signatures_agree_between_workers_and_tell_calls_apart() -> None:
     assert all(signatures(rank) == signatures(0) for rank in range(SIZE))
     assert len(set(signatures(0))) == len(signatures(0))
     assert all(0 <= signature < 2**16 for signature in signatures(0))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "operator"),
+    [
+        ([torch.zeros(3, dtype=torch.int16)], "MAX"),
+        ([torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.complex64)], "SUM"),
+        ([torch.zeros(3)], "BOR"),
+        ([torch.zeros(3, dtype=torch.bool)], "AVG"),
+        ([torch.zeros(plans.GATHERED_BYTES_MAX // SIZE + 1, dtype=torch.uint8)], "SUM"),
+        ([torch.zeros(2, 2).to_sparse()], "SUM"),
+    ],
+)
+def test_gloo_does_what_workers_cannot_reduce_by_themselves(tensors: list[torch.Tensor], operator: str) -> None:
+    assert plans.all_reduce_of(tensors, getattr(dist.ReduceOp, operator), SIZE) is None
+
+
+def test_a_reduction_of_several_tensors_is_one_operation_for_each_type() -> None:
+    tensors = [torch.zeros(n, dtype=t) for n, t in ((3, torch.int64), (5, torch.bool), (2, torch.int64))]
+    todo = plans.all_reduce_of(tensors, dist.ReduceOp.BOR, SIZE) or []
+    assert [[region.elements for region in plan.regions] for plan in todo] == [[24, 16], [5]]
+    assert [plan.reduction for plan in todo] == [(Element.I64, Operator.BOR), (Element.BOOL, Operator.BOR)]
+    assert not any(plan.sums or plan.is_copied for plan in todo)
 
 
 def test_signatures_of_different_sizes_collide_as_rarely_as_16_bits_allow() -> None:

@@ -318,6 +318,7 @@ class Transfer(DeviceCall):
             piece.plan.integer_bits,
             regions=regions,
             kept=[memory],
+            reduction=piece.plan.reduction,
             about=piece.plan.about,
         )
 

@@ -65,13 +65,13 @@ struct Member {
   /// `made` is a WiresumBackend, or an Unconnected, of wiresum.torch.backend. The caller has the GIL.
   explicit Member(py::object made)
       : implementation(std::move(made)),
-        direct(implementation.attr("direct").cast<std::shared_ptr<wiresum::DirectSums>>()) {}
+        direct(implementation.attr("direct").cast<std::shared_ptr<wiresum::DirectCalls>>()) {}
   ~Member() { release(implementation); }
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
   py::object implementation;
-  const std::shared_ptr<wiresum::DirectSums> direct;  // null: there is no session
+  const std::shared_ptr<wiresum::DirectCalls> direct;  // null: there is no session
 };
 using MemberPtr = std::shared_ptr<const Member>;
 
@@ -90,10 +90,11 @@ class PythonWork final : public c10d::Work {
 
   void begin(py::object work) { work_ = std::move(work); }
 
-  /// The operation works on `tensors`.
-  void begin(wiresum::Operation operation, Tensors tensors, MemberPtr member) {
+  /// The operation works on the memory of `call`.
+  void begin(wiresum::Operation operation, wiresum::DirectCall call, MemberPtr member) {
     operation_ = std::move(operation);
-    tensors_ = std::move(tensors);
+    given_ = std::move(call.given);
+    tensors_ = std::move(call.written);
     member_ = std::move(member);
   }
 
@@ -191,7 +192,7 @@ class PythonWork final : public c10d::Work {
     if (!work_) {
       const auto operation = py::reinterpret_steal<py::object>(wiresum::agent().object_of(operation_.get()));
       if (!operation) throw py::error_already_set();
-      py::object made = member_->implementation.attr("network").attr("adopt")(operation, tensors_);
+      py::object made = member_->implementation.attr("network").attr("adopt")(operation, tensors_, given_);
       if (!work_) work_ = std::move(made);  // else another thread was faster while Python ran
     }
     return work_;
@@ -200,7 +201,7 @@ class PythonWork final : public c10d::Work {
   /// For a dropped work whose memory the network still uses, or whose error was not reported.
   void leave_to_python() {
     if (Py_IsInitialized() == 0) {
-      new Tensors(std::move(tensors_));  // the process ends; until then the network may write to them
+      new std::pair(std::move(tensors_), std::move(given_));  // the process ends; until then the network may use them
       return;
     }
     const py::gil_scoped_acquire locked;
@@ -216,6 +217,7 @@ class PythonWork final : public c10d::Work {
   mutable py::object work_;  // changes under the GIL
   wiresum::Operation operation_;
   Tensors tensors_;
+  at::Tensor given_;
   MemberPtr member_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -235,20 +237,8 @@ class PythonBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return kName; }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    const MemberPtr member = this->member();
-    if (member->direct && !is_coalescing_ && member->direct->covers(tensors, options)) {
-      auto work = c10::make_intrusive<PythonWork>(rank_, c10d::OpType::ALLREDUCE, kAllReduce, tensors);
-      const at::Tensor& tensor = tensors.front();
-      wiresum::Operation operation = member->direct->start(tensor, options, timeout_.load(), [&] {
-        const bool is_average = options.reduceOp.op_ == c10d::ReduceOp::AVG;
-        return member->implementation.attr("network").attr("form_of_sum")(tensor, is_average);
-      });
-      if (operation) {
-        ++sequence_;
-        work->begin(std::move(operation), tensors, member);
-        return work;
-      }
-    }
+    const auto call = wiresum::all_reduce_of(tensors, options);
+    if (WorkPtr work = start(c10d::OpType::ALLREDUCE, kAllReduce, tensors, call)) return work;
     return run(c10d::OpType::ALLREDUCE, kAllReduce, tensors, "allreduce", tensors, options);
   }
 
@@ -269,18 +259,23 @@ class PythonBackend final : public c10d::Backend {
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::ALLGATHER, "wiresum:all_gather", inputs, "allgather", outputs, inputs, options);
+    if (outputs.size() == 1 && inputs.size() == 1) {
+      const auto call = wiresum::all_gather_of(wiresum::DirectCall::kAllGather, outputs[0], inputs[0], size_, options);
+      if (WorkPtr work = start(c10d::OpType::ALLGATHER, kAllGather, inputs, call)) return work;
+    }
+    return run(c10d::OpType::ALLGATHER, kAllGather, inputs, "allgather", outputs, inputs, options);
   }
 
   WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::AllgatherOptions& options) override {
-    return run(c10d::OpType::ALLGATHER_COALESCED, "wiresum:all_gather", inputs, "allgather_coalesced", outputs, inputs,
-               options);
+    return run(c10d::OpType::ALLGATHER_COALESCED, kAllGather, inputs, "allgather_coalesced", outputs, inputs, options);
   }
 
   WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-    return run(c10d::OpType::_ALLGATHER_BASE, "wiresum:_all_gather_base", {input}, "all_gather_single", output, input,
-               options);
+    constexpr const char* kTitle = "wiresum:_all_gather_base";
+    const auto call = wiresum::all_gather_of(wiresum::DirectCall::kAllGatherSingle, {output}, input, size_, options);
+    if (WorkPtr work = start(c10d::OpType::_ALLGATHER_BASE, kTitle, {input}, call)) return work;
+    return run(c10d::OpType::_ALLGATHER_BASE, kTitle, {input}, "all_gather_single", output, input, options);
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
@@ -288,8 +283,7 @@ class PythonBackend final : public c10d::Backend {
   }
 
   WorkPtr all_gather_single_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-    return run(c10d::OpType::COALESCED, "wiresum:all_gather", inputs, "all_gather_single_coalesced", outputs, inputs,
-               options);
+    return run(c10d::OpType::COALESCED, kAllGather, inputs, "all_gather_single_coalesced", outputs, inputs, options);
   }
 
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
@@ -468,6 +462,24 @@ class PythonBackend final : public c10d::Backend {
     return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);
   }
 
+  /// Starts a call without Python. Null if Python has to do it. `tensors`: as in run().
+  WorkPtr start(c10d::OpType type, const char* title, const Tensors& tensors,
+                const std::optional<wiresum::DirectCall>& call) {
+    const MemberPtr member = this->member();
+    if (!call || !member->direct || is_coalescing_) return nullptr;
+    const auto form = member->direct->form_for(*call, [&] {
+      const char* const name = wiresum::DirectCall::kNames[call->name];
+      return member->implementation.attr("network").attr("form_of")(name, call->given, call->operation);
+    });
+    if (!form) return nullptr;
+    auto work = c10::make_intrusive<PythonWork>(rank_, type, title, tensors);
+    wiresum::Operation operation = member->direct->start(*call, *form, timeout_.load());
+    if (!operation) return nullptr;
+    ++sequence_;
+    work->begin(std::move(operation), *call, member);
+    return work;
+  }
+
   /// `tensors` are for the profiler, which shows their shapes.
   template <typename... Arguments>
   WorkPtr run(c10d::OpType type, const char* title, const Tensors& tensors, const char* method,
@@ -480,6 +492,7 @@ class PythonBackend final : public c10d::Backend {
   }
 
   static constexpr const char* kAllReduce = "wiresum:all_reduce";
+  static constexpr const char* kAllGather = "wiresum:all_gather";
 
   mutable std::mutex member_mutex_;  // of `member_`; never held while the GIL is asked for
   MemberPtr member_;
@@ -498,14 +511,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       raised.restore();
     }
   });
-  py::class_<wiresum::DirectSums, std::shared_ptr<wiresum::DirectSums>>(module, "DirectSums")
-      .def(py::init<py::object, std::size_t, std::uint64_t>(), py::arg("session"), py::arg("notes_max"),
-           py::arg("bytes_max"))
-      .def("set_open", &wiresum::DirectSums::set_open, py::arg("open"))
-      .def_property_readonly("calls", &wiresum::DirectSums::calls)
-      .def_property_readonly("bytes", &wiresum::DirectSums::bytes)
-      .def("notes", &wiresum::DirectSums::notes)
-      .def("drain", &wiresum::DirectSums::drain, py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
+  py::class_<wiresum::DirectCalls, std::shared_ptr<wiresum::DirectCalls>>(module, "DirectCalls")
+      .def(py::init<py::object, int, std::size_t, std::uint64_t>(), py::arg("session"), py::arg("rank"),
+           py::arg("notes_max"), py::arg("bytes_max"))
+      .def("set_open", &wiresum::DirectCalls::set_open, py::arg("open"))
+      .def_property_readonly("calls", &wiresum::DirectCalls::calls)
+      .def_property_readonly("counts", &wiresum::DirectCalls::counts)
+      .def("notes", &wiresum::DirectCalls::notes)
+      .def("drain", &wiresum::DirectCalls::drain, py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   py::class_<PythonBackend, c10d::Backend, c10::intrusive_ptr<PythonBackend>>(module, "PythonBackend")
       .def(py::init([](py::object implementation, int rank, int size) {
              return c10::make_intrusive<PythonBackend>(std::move(implementation), rank, size);

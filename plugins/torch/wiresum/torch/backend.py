@@ -70,7 +70,7 @@ class WiresumBackend:
 
     @property
     def direct(self) -> Any:
-        """The C++ path of most all-reduces, which bypasses this object (direct.hpp); None if the group has none."""
+        """The C++ path of most calls, which bypasses this object (direct.hpp); None if the group has none."""
         return self.network.direct if self.network is not None else None
 
     def attend(self, work: NetworkWork) -> None:
@@ -88,15 +88,11 @@ class WiresumBackend:
         return self._all_reduce("all_reduce_coalesced", "allreduce_coalesced", tensors, opts)
 
     def _all_reduce(self, name: str, gloo_name: str, tensors: Tensors, opts: Any) -> dist.Work:
-        if (network := self._adding(opts, tensors)) is not None:
-            if plans.carries(tensors, summed=True):
-                todo = plans.all_reduce(tensors, plans.factor_of(opts.reduceOp))
-                return self._started(network.run(name, todo, opts, tensors, summed=tensors))
-            if all(rows.is_row_sparse(tensor) for tensor in tensors):
-                return self._started(network.run_rows(name, tensors, opts))
-        if self.network is not None and plans.gathers(tensors, opts.reduceOp, self.size):
-            plan = plans.gathered_all_reduce(tensors, opts.reduceOp, rank=self.rank, size=self.size)
-            return self._started(self.network.run(name, [plan], opts, tensors, summed=tensors))
+        adding = self._adding(opts, tensors)
+        if self.network is not None and (todo := plans.all_reduce_of(tensors, opts.reduceOp, self.size)) is not None:
+            return self._started(self.network.run(name, todo, opts, tensors, summed=tensors))
+        if adding is not None and all(rows.is_row_sparse(tensor) for tensor in tensors):
+            return self._started(adding.run_rows(name, tensors, opts))
         return self._started(self.gloo.run_sum(name, gloo_name, (tensors,), opts, summed=tensors))
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:

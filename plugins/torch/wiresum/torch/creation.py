@@ -401,8 +401,8 @@ def _agree(native: ModuleType | None, store: Store, rank: int, group: Group) -> 
 
 
 def _direct(native: ModuleType, session: Session, cuts: bool) -> Any:
-    """The group's DirectSums, which leaves calls that are to be cut to Python."""
-    return native.DirectSums(session.native, KEPT, WHOLE_BYTES_MAX if cuts else 2**63)
+    """The group's DirectCalls, which leave calls that are to be cut to Python."""
+    return native.DirectCalls(session.native, session.rank, KEPT, WHOLE_BYTES_MAX if cuts else 2**63)
 
 
 def _outcome(cause: Exception | None) -> str:

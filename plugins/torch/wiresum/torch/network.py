@@ -93,7 +93,7 @@ class Network:
         cuts: bool,
         direct: Any = None,
     ) -> None:
-        """`store` is the group's own, and `direct` its DirectSums (direct.hpp), if it has the extension. With `cuts`,
+        """`store` is the group's own, and `direct` its DirectCalls (direct.hpp), if it has the extension. With `cuts`,
         long collectives are cut (pieces.py), since a member has an accelerator."""
         self.session = session
         self.direct = direct
@@ -102,7 +102,7 @@ class Network:
         self._calls_by_way: Counter[Way] = Counter()
         self._bytes_by_way: Counter[Way] = Counter()
         self._bytes: Counter[bool] = Counter()
-        """Bytes of collectives that sum (True), and of collectives that copy (False)."""
+        """Bytes of collectives that sum or reduce (True), and of collectives that copy (False)."""
         more = direct.notes if direct is not None else tuple
         settings = [f"{bits} bits"] * (bits != 32) + [f"fixed scale {fixed_scale}"] * (fixed_scale is not None)
         self.name = group.named(session.rank)
@@ -131,28 +131,32 @@ class Network:
     @property
     def collectives(self) -> Counter[str]:
         """How many collectives were called, by name."""
-        direct = Counter(all_reduce=self.direct.calls) if self.direct is not None else Counter()
-        return self._collectives + direct
+        return self._collectives + Counter({name: calls for name, (calls, _) in self._direct_counts.items()})
 
     @property
     def calls_by_way(self) -> Counter[Way]:
-        direct: Counter[Way] = Counter({"in place": self.direct.calls} if self.direct is not None else {})
+        direct: Counter[Way] = Counter({"in place": sum(calls for calls, _ in self._direct_counts.values())})
         return self._calls_by_way + direct
 
     @property
     def bytes_by_way(self) -> Counter[Way]:
-        direct: Counter[Way] = Counter({"in place": self.direct.bytes} if self.direct is not None else {})
+        direct: Counter[Way] = Counter({"in place": sum(carried for _, carried in self._direct_counts.values())})
         return self._bytes_by_way + direct
 
     @property
     def bytes_summed(self) -> int:
-        """Bytes of the callers' tensors that were summed."""
-        return self._bytes[True] + (self.direct.bytes if self.direct is not None else 0)
+        """Bytes of the callers' tensors that were summed or reduced."""
+        return self._bytes[True] + self._direct_counts.get("all_reduce", (0, 0))[1]
 
     @property
     def bytes_copied(self) -> int:
         """Bytes of the callers' tensors that were copied."""
-        return self._bytes[False]
+        return self._bytes[False] + sum(b for name, (_, b) in self._direct_counts.items() if name != "all_reduce")
+
+    @property
+    def _direct_counts(self) -> dict[str, tuple[int, int]]:
+        """Calls that were made without Python, and their bytes, by name."""
+        return self.direct.counts if self.direct is not None else {}
 
     def run(
         self,
@@ -371,14 +375,23 @@ class Network:
 
     # For direct.hpp.
 
-    def form_of_sum(self, tensor: torch.Tensor, average: bool) -> Form:
-        """The form of all-reduces of tensors of this type and size."""
-        (plan,) = plans.all_reduce([tensor])
-        return self.session.form(**self._form(plan, average=average))
+    def form_of(self, name: str, tensor: torch.Tensor, operator: Any) -> Form | None:
+        """The form of the collectives of this name to which a worker contributes a tensor of this type and size; None
+        if Python or Gloo has to do them."""
+        size, average = self.session.world_size, bool(operator == _AVERAGE)
+        if name != "all_reduce":
+            everybody = tensor.new_empty(size * tensor.numel())
+            todo: list[CollectivePlan] | None = [plans.all_gather_single([(everybody, tensor)], rank=0, size=size)]
+            average = False
+        elif average and SUMMED.get(tensor.dtype) not in FLOATING:
+            return None  # Python divides
+        else:
+            todo = plans.all_reduce_of([tensor], operator, size)
+        return self.session.form(**self._form(todo[0], average=average)) if todo else None
 
-    def adopt(self, operation: Operation, tensors: Tensors) -> NetworkWork:
-        """Makes the work of an operation that was submitted without Python."""
-        work = self._work(tensors, [])
+    def adopt(self, operation: Operation, tensors: Tensors, given: torch.Tensor) -> NetworkWork:
+        """Makes the work of an operation that was submitted without Python. It reads `given`."""
+        work = self._work(tensors, [lambda given=given: None])  # type: ignore[misc]
         work.add(operation)
         work.all_added()
         return work
@@ -495,7 +508,7 @@ class Network:
         """Counts a call and its bytes."""
         self._calls_by_way[way] += 1
         for plan in todo:
-            self._bytes[plan.sums] += plan.bytes
+            self._bytes[plan.sums or plan.reduction is not None] += plan.bytes
             self._bytes_by_way[way] += plan.bytes
 
     def _timeout_s(self, call: _Call) -> float:
@@ -546,6 +559,7 @@ class Network:
             "average": average and floating,
             "signature": plan.signature(bits=bits, average=average, fixed_scale=fixed_scale),
             "may_be_sparse": plan.may_be_sparse,
+            "reduction": plan.reduction,
         }
 
 

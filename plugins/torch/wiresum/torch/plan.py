@@ -3,9 +3,9 @@
 Pure functions: a plan holds addresses, and the tensors that own them.
 
 Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so any dtype
-passes bit for bit. Of a small all-reduce of another type or operator all contributions travel, and each worker reduces
-them by itself (`GatheredPlan`). All workers have the same regions, but different sources and destinations, so one state
-machine serves all collectives (see collective.hpp).
+passes bit for bit. Of a small all-reduce of another type or operator all contributions travel, and each worker's engine
+reduces them by itself (`CollectivePlan.reduction`). All workers have the same regions, but different sources and
+destinations, so one state machine serves all collectives (see collective.hpp).
 
 A tensor whose memory is one run in row-major order is used in place. Any other is *staged*: copied into such memory on
 the same device first, and copied back at the end. That includes dense tensors in another order, such as channels-last:
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from wiresum.agent import extent
-from wiresum.agent.session import Dtype, Region
+from wiresum.agent.session import Dtype, Element, Operator, Reduction, Region
 
 Tensors: TypeAlias = list[torch.Tensor]
 
@@ -60,12 +60,36 @@ SUMMED: dict[torch.dtype, Dtype] = {
 GATHERED_BYTES_MAX = 64 << 10
 """The most bytes that all contributions to a small all-reduce may have together."""
 
-_INTEGERS = frozenset([torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool])
-_NUMBERS = _INTEGERS | {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-_OTHERS = _NUMBERS - SUMMED.keys()
+_INTEGERS = {
+    torch.int64: Element.I64,
+    torch.int32: Element.I32,
+    torch.int8: Element.I8,
+    torch.uint8: Element.U8,
+    torch.bool: Element.BOOL,
+}
+_NUMBERS = {
+    torch.float64: Element.F64,
+    torch.float32: Element.F32,
+    torch.float16: Element.F16,
+    torch.bfloat16: Element.BF16,
+} | _INTEGERS
+_OTHERS = _NUMBERS.keys() - SUMMED.keys()
 
+_REDUCTIONS: dict[str, tuple[Operator, Set[torch.dtype]]] = {
+    "SUM": (Operator.SUM, _OTHERS),
+    "AVG": (Operator.SUM, _OTHERS - {torch.bool}),
+    "PREMUL_SUM": (Operator.SUM, {torch.float64}),
+    "PRODUCT": (Operator.PRODUCT, _NUMBERS.keys()),
+    "MIN": (Operator.MIN, _NUMBERS.keys()),
+    "MAX": (Operator.MAX, _NUMBERS.keys()),
+    "BAND": (Operator.BAND, _INTEGERS.keys()),
+    "BOR": (Operator.BOR, _INTEGERS.keys()),
+    "BXOR": (Operator.BXOR, _INTEGERS.keys()),
+}
+"""What reduces contributions, and types that Gloo reduces and the network does not, for each operator."""
+
+_SUMS = ("SUM", "AVG", "PREMUL_SUM")
 _ELEMENT_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.I32: 4, Dtype.RAW: 1}
-_WORD_BYTES = _ELEMENT_BYTES[Dtype.I32]
 _elements: Callable[[Region], int] = attrgetter("elements")
 
 
@@ -87,6 +111,8 @@ class CollectivePlan:
     """True if a tensor is staged, in or out."""
     factor: float | torch.Tensor | None = None
     """Contributions are multiplied by this factor, in their own type."""
+    reduction: Reduction | None = None
+    """Each worker reduces all contributions by this; None for sums and copies."""
     about: tuple[object, ...] = ()
     """Further values that tell one call from another. The repr() is the same in all releases of Python and PyTorch."""
 
@@ -97,7 +123,7 @@ class CollectivePlan:
 
     @property
     def sums(self) -> bool:
-        """True for a reduction, False for a copy."""
+        """True for a sum in the network, False for a copy or a reduction."""
         return self.kind in SUMMING
 
     @property
@@ -152,23 +178,6 @@ class CollectivePlan:
         return memory.data_ptr()
 
 
-@dataclass(slots=True)
-class GatheredPlan(CollectivePlan):
-    """An all-reduce in which each worker gets all contributions, and reduces them in the order of ranks, so that all
-    have the same bits. The network adds memory in which each worker fills its own part, and has zeros elsewhere.
-    `staged` has the contributions to each tensor."""
-
-    operator: str = ""
-
-    @property
-    def bytes(self) -> int:
-        return sum(_bytes(tensor) for tensor, _ in self.staged)
-
-    def finish(self) -> None:
-        combine, _ = _REDUCTIONS[self.operator]
-        copy_back([(tensor, functools.reduce(combine, parts.unbind())) for tensor, parts in self.staged])
-
-
 def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
     """The tensors' device. Raises ValueError if they are on several devices."""
     devices = {tensor.device for tensor in tensors}
@@ -206,28 +215,6 @@ def multiplied(tensor: torch.Tensor, factor: float | torch.Tensor | None) -> tor
     return values if factor is None else (values * factor).to(values.dtype)
 
 
-def _extreme(compare: Any, choose: Any, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The smaller or larger elements; NaN where either is. PyTorch's own functions choose between 0.0 and -0.0 as the
-    processor does."""
-    if not one.is_floating_point():
-        return choose(one, other)  # type: ignore[no-any-return]
-    return torch.where(compare(other, one) | other.isnan(), other, one)
-
-
-_REDUCTIONS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], frozenset[torch.dtype]]] = {
-    "SUM": (torch.add, _OTHERS),
-    "AVG": (torch.add, _OTHERS - {torch.bool}),
-    "PREMUL_SUM": (torch.add, frozenset([torch.float64])),
-    "PRODUCT": (torch.mul, _NUMBERS),
-    "MIN": (functools.partial(_extreme, torch.lt, torch.minimum), _NUMBERS),
-    "MAX": (functools.partial(_extreme, torch.gt, torch.maximum), _NUMBERS),
-    "BAND": (torch.bitwise_and, _INTEGERS),
-    "BOR": (torch.bitwise_or, _INTEGERS),
-    "BXOR": (torch.bitwise_xor, _INTEGERS),
-}
-"""The function that reduces contributions, and types that Gloo reduces and the network does not, for each operator."""
-
-
 def divide(tensors: list[torch.Tensor], divisor: int) -> None:
     """Divides in place. Integers are rounded towards zero."""
     with torch.no_grad():
@@ -255,28 +242,24 @@ def carries(tensors: Iterable[torch.Tensor], *, summed: bool) -> bool:
     return True
 
 
-def gathers(tensors: Sequence[torch.Tensor], operator: Any, size: int) -> bool:
-    """True if workers reduce these tensors by themselves, which depends only on what is the same at all workers."""
-    _, dtypes = _REDUCTIONS.get(operator_name(operator), (None, frozenset()))
-    are_known = all(tensor.dtype in dtypes and tensor.layout is torch.strided for tensor in tensors)
-    return are_known and size * sum(map(_bytes, tensors)) <= GATHERED_BYTES_MAX
-
-
-def gathered_all_reduce(tensors: Sequence[torch.Tensor], operator: Any, *, rank: int, size: int) -> GatheredPlan:
+def all_reduce_of(tensors: Sequence[torch.Tensor], operator: Any, size: int) -> list[CollectivePlan] | None:
+    """The plans of an all-reduce of dense tensors; None if Gloo has to do it, which depends only on what is the same at
+    all workers."""
     name, factor = operator_name(operator), factor_of(operator)
-    sizes = [tensor.numel() for tensor in tensors]
-    about = (name, *_types(tensors), *sizes)
-    plan = GatheredPlan(CollectiveKind.GATHERED_ALL_REDUCE, Dtype.I32, is_copied=True, about=about, operator=name)
-    for tensor, elements in zip(tensors, sizes, strict=True):
-        used = size * elements
-        memory = torch.zeros(used + -used % _WORD_BYTES, dtype=tensor.dtype, device=tensor.device)  # whole words
-        parts = memory[:used].view(size, *tensor.shape)
-        parts[rank].copy_(multiplied(tensor, factor))
-        plan.kept.append(memory)
-        plan.staged.append((tensor, parts))
-        address = memory.data_ptr()
-        plan.regions.append(Region(address, address, _bytes(memory) // _WORD_BYTES))
-    return plan
+    if name in _SUMS and carries(tensors, summed=True):
+        return all_reduce(tensors, factor)
+    op, dtypes = _REDUCTIONS.get(name, (None, ()))
+    are_known = all(tensor.dtype in dtypes and tensor.layout is torch.strided for tensor in tensors)
+    if op is None or not are_known or size * sum(map(_bytes, tensors)) > GATHERED_BYTES_MAX:
+        return None
+    return _by_dtype(tensors, functools.partial(_reduction_of, name=name, op=op, factor=factor))
+
+
+def _reduction_of(dtype: torch.dtype, *, name: str, op: Operator, factor: Any) -> CollectivePlan:
+    about, reduction = (name, str(dtype)), (_NUMBERS[dtype], op)
+    return CollectivePlan(
+        CollectiveKind.GATHERED_ALL_REDUCE, Dtype.RAW, factor=factor, about=about, reduction=reduction
+    )
 
 
 def _sum_of(kind: CollectiveKind, dtype: torch.dtype, factor: Any, root: int = -1) -> CollectivePlan:
@@ -285,14 +268,19 @@ def _sum_of(kind: CollectiveKind, dtype: torch.dtype, factor: Any, root: int = -
 
 
 def all_reduce(tensors: Sequence[torch.Tensor], factor: Any = None) -> list[CollectivePlan]:
+    return _by_dtype(tensors, lambda dtype: _sum_of(CollectiveKind.ALL_REDUCE, dtype, factor))
+
+
+def _by_dtype(
+    tensors: Sequence[torch.Tensor], plan_of: Callable[[torch.dtype], CollectivePlan]
+) -> list[CollectivePlan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
     plans: dict[torch.dtype, CollectivePlan] = {}
     for tensor in tensors:
-        dtype = tensor.dtype
-        if (plan := plans.get(dtype)) is None:
-            plan = plans[dtype] = _sum_of(CollectiveKind.ALL_REDUCE, dtype, factor)
+        if (plan := plans.get(tensor.dtype)) is None:
+            plan = plans[tensor.dtype] = plan_of(tensor.dtype)
         address = plan.address(tensor)
-        plan.regions.append(Region(address, address, tensor.numel()))
+        plan.regions.append(Region(address, address, _bytes(tensor) // plan.element_bytes))
     return list(plans.values())
 
 
