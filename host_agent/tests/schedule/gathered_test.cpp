@@ -35,10 +35,12 @@ SchedulerConfig config_of(unsigned workers) { return {.rank = 1, .workers = work
 
 constexpr numeric::Format kBytes{.dtype = numeric::Dtype::kRaw, .scaling = numeric::Scaling::kNone, .bits = 8};
 
+constexpr std::byte kGuard{0x77};  // behind the memory of each region
+
 /// Bytes of which the job's workers have a region each, for this worker of rank 1.
 struct Copies {
   explicit Copies(std::vector<std::size_t> sizes) : regions(std::move(sizes)) {
-    for (const std::size_t size : regions) memory.emplace_back(size, std::byte{0x77});
+    for (const std::size_t size : regions) memory.emplace_back(size + 1, kGuard);
     if (regions.size() > 1) mine.assign(regions[1], std::byte{9});
   }
   Request request() {
@@ -70,13 +72,17 @@ TEST(Gathered, CopiesThatShareAPacketAreOneSumOfWords) {  // R6.8
   words[4 * 4] = std::byte{2};      // the first of region 3
   words[4 * 4 + 3] = std::byte{3};  // beyond its end
   finish(scheduler, share);
-  EXPECT_EQ(copies.memory[0], (std::vector{std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{1}}));
+  EXPECT_EQ(copies.memory[0],
+            (std::vector{std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{1}, kGuard}));
+  copies.mine.push_back(kGuard);
   EXPECT_EQ(copies.memory[1], copies.mine);
-  EXPECT_EQ(copies.memory[3], (std::vector{std::byte{2}, std::byte{0}, std::byte{0}}));
+  EXPECT_EQ(copies.memory[3], (std::vector{std::byte{2}, std::byte{0}, std::byte{0}, kGuard}));
 }
 
 TEST(Gathered, CopiesThatSaveNoPacketTravelByThemselves) {  // R6.8
-  for (const std::vector<std::size_t>& sizes : {std::vector<std::size_t>{16, 16}, {5}, {400, 400, 1}}) {
+  const std::vector<std::size_t> seventeen_packets(65, 1);
+  for (const std::vector<std::size_t>& sizes :
+       {std::vector<std::size_t>{16, 16}, {5}, {400, 400, 1}, seventeen_packets}) {
     Scheduler scheduler(config_of(4));
     Copies copies(sizes);
     submit(scheduler, copies.request(), kLanes);
