@@ -9,7 +9,6 @@ from ipaddress import IPv4Address
 import pytest
 
 from bmv2_tests.tna_interpreter.switch import Copy, Switch
-from bmv2_tests.tna_interpreter.tables import Match
 from bmv2_tests.tofino_network import MAIN, PASSES_AGAIN, STRANGER, SWITCH, TofinoNetwork, write
 from wiresum.conformance.frames import Host, UdpFrame, arp_frame, icmp_frame
 from wiresum.conformance.scenarios import Job, Member
@@ -138,25 +137,6 @@ def test_only_packets_that_return_words_of_a_sum_recirculate(
 def test_a_copy_without_a_receiver_is_lost(network: TofinoNetwork) -> None:
     network.chip.groups[1].append((60, 9))
     assert len(complete(network)) == JOB.workers
-
-
-def test_the_fault_injector_loses_the_selected_copies(network: TofinoNetwork) -> None:
-    table = network.chip.program.tables["lose"]
-    table.insert({"receiver": Match(1, 0xFF)}, "lose_copies", {"chance": 0xFFFF})
-    survivors = {copy.port for copy in complete(network)}
-    assert survivors == {network.port(member) for member in MEMBERS if member.worker != 1}
-    assert [copy.port for copy in contribute(network, MEMBERS[0])] == [network.port(MEMBERS[0])]
-    assert contribute(network, MEMBERS[1]) == []
-    assert contribute(network, MEMBERS[1], QUESTION) == []
-
-
-@pytest.mark.slow
-def test_the_fault_injector_loses_about_the_given_fraction(network: TofinoNetwork) -> None:
-    network.chip.program.tables["lose"].insert({}, "lose_copies", {"chance": 0x3FFF})
-    complete(network)
-    tries = 400
-    answered = sum(len(contribute(network, MEMBERS[0])) for _ in range(tries))
-    assert 0.65 * tries < answered < 0.85 * tries  # the random numbers are seeded
 
 
 def test_contributions_are_counted_by_worker(network: TofinoNetwork) -> None:

@@ -6,7 +6,7 @@ egress. docs/tofino_design.md says what that proves and what it does not. Bottom
     grammar.lark     the part of P4_16 that the program uses
     values.py        types and values, including undefined ones
     expressions.py   expressions are compiled to closures
-    externs.py       registers, counters, checksums, random numbers
+    externs.py       registers, counters, checksums
     stateful.py      the abilities of a stateful ALU
     tables.py        match and action
     program.py       controls, parsers, actions, declarations

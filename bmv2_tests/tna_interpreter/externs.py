@@ -1,4 +1,4 @@
-"""Hardware outside match and action: registers, counters, checksums, random numbers, packets.
+"""Hardware outside match and action: registers, counters, checksums, packets.
 
 A packet can use a register once in a pass, and a register has at most four register actions. Both are checked, since
 both are easily violated, and no single test packet shows the first for all paths.
@@ -6,7 +6,6 @@ both are easily violated, and no single test packet shows the first for all path
 
 from __future__ import annotations
 
-import random
 from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -134,18 +133,6 @@ class Counter:
             self.counts[at] += 1
 
         return Expression(VOID, count)
-
-
-class Random:
-    def __init__(self, type_: Type, source: random.Random) -> None:
-        if not isinstance(type_, Bits):
-            raise P4Error(f"a random {type_}")
-        self._type = type_
-        self._source = source
-
-    def call(self, method: str, arguments: Sequence[Expression]) -> Expression:
-        width = self._type.width
-        return Expression(self._type, lambda: self._source.getrandbits(width))
 
 
 class Checksum:

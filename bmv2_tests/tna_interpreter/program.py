@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,6 @@ from bmv2_tests.tna_interpreter.externs import (
     Clock,
     Counter,
     PacketTooShortError,
-    Random,
     Register,
     RegisterAction,
 )
@@ -72,10 +70,9 @@ class Block:
 class Program:
     """The compiled declarations. `blocks` are instantiated by name; each has tables and registers of its own."""
 
-    def __init__(self, tree: Node, clock: Clock, dice: random.Random, generation: int) -> None:
+    def __init__(self, tree: Node, clock: Clock, generation: int) -> None:
         self._clock = clock
         self._generation = generation
-        self._dice = dice
         self._expressions = Expressions()
         self._globals = Scope()
         self._constants: set[str] = set()
@@ -261,8 +258,6 @@ class Program:
             made = self.counters[full] = Counter(full, _number(node), compiled[0].read())
         elif kind == "Checksum":
             made = Checksum(self._clock)
-        elif kind == "Random":
-            made = Random(types[0], self._dice)
         else:
             raise P4Error(f"nothing is known of extern {kind}")
         scope.add(str(name), made)

@@ -7,7 +7,6 @@ recirculation port leads back to its ingress. Two other ports may be connected b
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,11 +97,11 @@ class Pipe:
 class Switch:
     """A Tofino with the program loaded. A controller uses `insert` and `groups`."""
 
-    def __init__(self, main: Path, *, generation: int = 1, seed: int = 0) -> None:
+    def __init__(self, main: Path, *, generation: int = 1) -> None:
         if generation not in RECIRCULATION_PORT:
             raise ValueError(f"generation must be 1 or 2, not {generation}")
         clock = Clock()
-        self.program = Program(parse(preprocess(main, generation)), clock, random.Random(seed), generation)
+        self.program = Program(parse(preprocess(main, generation)), clock, generation)
         if len(self.program.pipeline) != 6:
             raise P4Error("a pipeline has a parser, a control and a deparser for each direction")
         self._ingress = Pipe(self.program, self.program.pipeline[:3], clock)

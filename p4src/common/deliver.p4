@@ -42,39 +42,3 @@ control Deliver(inout headers_t hdr, inout metadata_t meta) {
         deliver.apply();
     }
 }
-
-// A fault injector, for tests: drops single copies. Empty, it does nothing.
-control Lose(in headers_t hdr, in port_t egress_port, inout metadata_t meta) {
-    // Of each 65536 copies that match, loses chance + 1.
-    @id(ACTION_LOSE_COPIES) @name(".lose_copies")
-    action lose_copies(@id(1) bit<16> chance) {
-        meta.losing = 1;
-        meta.chance = chance;
-    }
-
-    @id(TABLE_LOSE) @name(".lose")
-    @brief("A fault injector for tests: copies that are dropped.")
-    table lose {
-        key = {
-            egress_port : ternary @id(1) @name("egress_port");
-            hdr.wiresum.job : ternary @id(2) @name("job");
-            meta.receiver : ternary @id(3) @name("receiver");
-            hdr.wiresum.round : ternary @id(4) @name("round");
-        }
-        actions = { lose_copies; @defaultonly NoAction; }
-        const default_action = NoAction();
-        size = LOSE_ENTRIES;
-    }
-
-    action compare_with_chance() {
-        meta.above_chance = meta.dice |-| meta.chance;
-    }
-
-    apply {
-        lose.apply();
-        compare_with_chance();
-        if (meta.losing == 1 && meta.above_chance == 0) {
-            meta.lost = 1;
-        }
-    }
-}

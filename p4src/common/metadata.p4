@@ -80,9 +80,5 @@ struct metadata_t {
 
     // deliver
     worker_t receiver;
-    bit<16> dice;      // drawn by the target
-    bit<1> losing;
-    bit<16> chance;
-    bit<16> above_chance;  // by how much the dice are above; 0 if they are not
     bit<1> lost;
 }

@@ -18,7 +18,7 @@
 //   replication                one copy for each receiver
 //        |
 //   EgressParser               `carry` and headers, not the words
-//     lose, result, deliver    each copy becomes its receiver's
+//     result, deliver          each copy becomes its receiver's
 //   EgressDeparser
 //
 // Tofino 1 alone has two passes, of what leaves with the words of a sum. A stateful ALU there hands out one word of a
@@ -329,9 +329,7 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
                inout egress_intrinsic_metadata_for_deparser_t for_deparser,
                inout egress_intrinsic_metadata_for_output_port_t for_output_port) {
     Result() result;
-    Lose() lose;
     Deliver() deliver;
-    Random<bit<16>>() dice;
 
     apply {
         meta.fate = hdr.carry.fate;
@@ -345,8 +343,6 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
             } else {
                 meta.receiver = (worker_t)intrinsic.egress_rid;
             }
-            meta.dice = dice.get();
-            lose.apply(hdr, intrinsic.egress_port, meta);
             result.apply(hdr, meta);
             deliver.apply(hdr, meta);
         } else if (intrinsic.egress_port == hdr.carry.ingress_port) {

@@ -17,7 +17,7 @@
 //     count
 //     result            what is alike for all receivers
 //   replication         one copy for each receiver
-//     lose, deliver     each copy becomes its receiver's
+//     deliver           each copy becomes its receiver's
 //   checksums, deparser
 
 #include <core.p4>
@@ -111,7 +111,6 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
 }
 
 control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    Lose() lose;
     Deliver() deliver;
 
     apply {
@@ -121,8 +120,6 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
             } else {
                 meta.receiver = (worker_t)standard.egress_rid;
             }
-            random(meta.dice, 0, 0xFFFF);
-            lose.apply(hdr, standard.egress_port, meta);
             deliver.apply(hdr, meta);
         } else if (meta.fate == FATE_PASS && standard.egress_port == standard.ingress_port) {
             meta.lost = 1;  // whoever is behind this port has had it already

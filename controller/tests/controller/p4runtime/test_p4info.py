@@ -23,11 +23,6 @@ TABLES = {
     "admit_parent_entry": (0x02000007, SENDER, {"admit_parent"}),
     "forward": (0x02000004, {"mac": ("EXACT", 48)}, {"forward_to", "flood"}),
     "deliver": (0x02000005, {"job": ("EXACT", 16), "receiver": ("EXACT", 8)}, {"deliver_to", "deliver_up"}),
-    "lose": (
-        0x02000006,
-        {"egress_port": ("TERNARY", 9), "job": ("TERNARY", 16), "receiver": ("TERNARY", 8), "round": ("TERNARY", 32)},
-        {"lose_copies"},
-    ),
 }
 ACTIONS = {
     "admit_worker": (

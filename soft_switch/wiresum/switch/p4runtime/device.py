@@ -158,8 +158,6 @@ class Loaded:
         entry = self._store.check_entry(kind, message)
         if entry is None:
             return
-        if entry.table == "lose" and kind != DELETE:
-            raise unimplemented("this switch loses nothing on purpose: lose packets on the way instead (tc, netem)")
         if kind != DELETE:
             jobs.check(entry, self._sizes.slots, self._switch.sizes.jobs_max, self._switch.no_multicast)
         self._store.put_entry(kind, entry)
