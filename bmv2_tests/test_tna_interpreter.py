@@ -17,6 +17,8 @@ PROGRAM = """
 header first_h {{ bit<8> kind; bit<8> value; }}
 header second_h {{ bit<16> word; }}
 struct headers_t {{ first_h first; second_h second; }}
+enum bit<8> colour_t {{ RED = 4, GREEN = 9 }}
+
 struct metadata_t {{ bit<8> mark; }}
 struct pair_t {{ bit<32> low; bit<32> high; }}
 struct triple_t {{ bit<32> low; bit<32> middle; bit<32> high; }}
@@ -105,6 +107,13 @@ def switch(folder: Path, statements: str, declarations: str = "", *, generation:
 def test_a_packet_leaves_with_the_fields_that_the_program_wrote(tmp_path: Path) -> None:
     made = switch(tmp_path, "hdr.first.value = hdr.first.value + 0xFF;")
     assert made.receive(1, b"\x01\x05rest") == [Copy(5, b"\x01\x04rest")]
+
+
+def test_an_enum_with_a_width_is_its_numbers(tmp_path: Path) -> None:
+    made = switch(tmp_path, "hdr.first.value = colour_t.GREEN;")
+    assert made.receive(1, b"\x01\x05") == [Copy(5, b"\x01\x09")]
+    with pytest.raises(P4Error, match="colour_t has no BLUE"):
+        switch(tmp_path, "hdr.first.value = colour_t.BLUE;")
 
 
 def test_a_program_that_does_not_forward_sends_nothing(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ _CHANGES = (
     (
         "                answer.apply(hdr, meta);\n",
         "                answer.apply(hdr, meta);\n"
-        "                testgen_assume(meta.fate != FATE_ANSWER ||"
+        "                testgen_assume(meta.fate != fate_t.ANSWER ||"
         " (meta.own_mac != 0 && hdr.ethernet.dst != hdr.ethernet.src));\n",
     ),
     (

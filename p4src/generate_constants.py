@@ -40,8 +40,8 @@ CPP_TYPES = {
 """C++ types of the constants, by section; C++ has no other sections."""
 ENUMS = {"kinds": "Kind", "reasons": "Reason"}
 IN_HEX = {"receivers", "bitmaps"}
-P4_PREFIXES = {"kinds": "KIND_", "reasons": "REASON_"}
-P4_HEADER_TYPES = {"worker_t": 8, "cell_t": 16}
+P4_ENUMS = {"kinds": "kind_t", "reasons": "reason_t"}
+P4_HEADER_TYPES = {"kind_t": 4, "worker_t": 8, "cell_t": 16}
 LUA_BLOCK = re.compile(r"(?<=-- Of p4src/constants.toml. Begin\.\n).*?(?=-- End\.\n)", re.DOTALL)
 ORIGIN = "Written by p4src/generate_constants.py. Do not edit: change p4src/constants.toml, then `make constants`."
 
@@ -191,13 +191,15 @@ def differences_of_p4(folder: Path = P4) -> list[str]:
         name: int(value, 0)
         for name, value in re.findall(r"^(?:#define|const \w+) (\w+)(?: =)? (0x[0-9A-F]+|\d+)\b", text, re.MULTILINE)
     }
+    for enum, body in re.findall(r"^enum bit<\d+> (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+        found |= {f"{enum}.{name}": int(value) for name, value in re.findall(r"^ +(\w+) = (\d+)", body, re.MULTILINE)}
     expected = {"HEADER_BYTES": table.header_bytes, "THREAD_MASK": table.number("THREADS_MAX") - 1}
     expected["SWITCH_PORT_MASK"] = 0xFFFF & ~(table.number("THREADS_MAX") - 1)
     for section, rows in table.sections.items():
-        prefix = P4_PREFIXES.get(section, "")
+        prefix = f"{P4_ENUMS[section]}." if section in P4_ENUMS else ""
         expected |= {prefix + name: row.value for name, row in rows.items()}
-    missing = [prefix + name for section, prefix in P4_PREFIXES.items() for name in table.sections[section]]
-    complaints = [f"the switch program does not define {name}" for name in missing if name not in found]
+    needed = [f"{enum}.{name}" for section, enum in P4_ENUMS.items() for name in table.sections[section]]
+    complaints = [f"the switch program does not define {name}" for name in needed if name not in found]
     complaints += [
         f"{name} is {value} in the switch program, and {expected[name]} in p4src/constants.toml"
         for name, value in found.items()

@@ -6,7 +6,7 @@ P4 has no recursion, so each variable has one fixed place (`Cell`), which closur
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,6 +131,14 @@ class Expressions:
 
     def __init__(self) -> None:
         self.types: dict[str, Type] = {}
+        self._members: dict[tuple[str, str], Expression] = {}
+
+    def add_enum(self, name: str, width: int | None, members: Mapping[str, str | None]) -> None:
+        """Declares an enum. One with a width is bits, with a number for each member."""
+        type_ = self.types[name] = Other(name) if width is None else Bits(width)
+        for member, number in members.items():
+            value = adapted(constant(LITERAL, int(number, 0)), type_) if number is not None else constant(type_, member)
+            self._members[name, member] = value
 
     def type(self, node: Node) -> Type:
         if node.data == "boolean":
@@ -172,7 +180,10 @@ class Expressions:
         return constant(BOOLEAN, node.children[0] == "true")
 
     def _enum_member(self, node: Node, scope: Scope) -> Expression:
-        return constant(self.types[str(node.children[0])], str(node.children[1]))
+        name, member = map(str, node.children)
+        if (name, member) not in self._members:
+            raise P4Error(f"{name} has no {member}")
+        return self._members[name, member]
 
     def _list(self, node: Node, scope: Scope) -> Expression:
         items = self.all(node, scope)

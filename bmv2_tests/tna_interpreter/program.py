@@ -29,7 +29,7 @@ from bmv2_tests.tna_interpreter.externs import (
 from bmv2_tests.tna_interpreter.stateful import ActionCheck, check_entry
 from bmv2_tests.tna_interpreter.syntax import Node
 from bmv2_tests.tna_interpreter.tables import Action, KeyField, Match, Table, TableEntry
-from bmv2_tests.tna_interpreter.values import BOOLEAN, VOID, Bits, Other, P4Error, RecordType, Type, fresh
+from bmv2_tests.tna_interpreter.values import BOOLEAN, VOID, Bits, P4Error, RecordType, Type, fresh
 
 Run = Callable[[], None]
 STATES_MAX = 64
@@ -113,7 +113,9 @@ class Program:
         elif node.data == "typedef":
             types[str(children[1])] = self._expressions.type(children[0])
         elif node.data == "enum":
-            types[str(children[0])] = Other(str(children[0]))
+            width, name, *enumerators = children
+            members = {str(each.children[0]): each.children[1] for each in enumerators}
+            self._expressions.add_enum(str(name), None if width is None else int(width), members)
         elif node.data == "record":
             self._declare_record(children)
         elif node.data in ("parser", "control"):

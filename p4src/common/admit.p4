@@ -67,7 +67,7 @@ control Admit(in headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        if (hdr.wiresum.kind == KIND_RESULT || hdr.wiresum.kind == KIND_MISSING) {
+        if (hdr.wiresum.kind == kind_t.RESULT || hdr.wiresum.kind == kind_t.MISSING) {
             admit_parent_entry.apply();
         } else {
             admit.apply();

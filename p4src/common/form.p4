@@ -31,27 +31,27 @@ control Form(in headers_t hdr, inout metadata_t meta) {
         actions = { well_formed; fits; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (WIRE_VERSION, KIND_DATA, FULL, 0, 0) : fits();
-            (WIRE_VERSION, KIND_DATA, FULL, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.DATA, FULL, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.DATA, FULL, 1, 1) : fits();
             // Whole words, of another number or parity.
-            (WIRE_VERSION, KIND_DATA, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
-            (WIRE_VERSION, KIND_EMPTY, BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_EMPTY, BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_EMPTY, BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_META, BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_META, BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_META, BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_QUESTION, BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_QUESTION, BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_QUESTION, BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_MISSING, BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_MISSING, BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_MISSING, BARE, _, _) : well_formed();
-            (WIRE_VERSION, KIND_RESULT, FULL, 0, 0) : fits();
-            (WIRE_VERSION, KIND_RESULT, FULL, 1, 1) : fits();
-            (WIRE_VERSION, KIND_RESULT, BARE, 0, 0) : fits();
-            (WIRE_VERSION, KIND_RESULT, BARE, 1, 1) : fits();
-            (WIRE_VERSION, KIND_RESULT, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.DATA, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.EMPTY, BARE, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.EMPTY, BARE, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.EMPTY, BARE, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.META, BARE, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.META, BARE, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.META, BARE, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.QUESTION, BARE, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.QUESTION, BARE, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.QUESTION, BARE, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.MISSING, BARE, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.MISSING, BARE, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.MISSING, BARE, _, _) : well_formed();
+            (WIRE_VERSION, kind_t.RESULT, FULL, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.RESULT, FULL, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.RESULT, BARE, 0, 0) : fits();
+            (WIRE_VERSION, kind_t.RESULT, BARE, 1, 1) : fits();
+            (WIRE_VERSION, kind_t.RESULT, 0 &&& 3, 0 &&& 3, _, _) : well_formed();
         }
     }
 

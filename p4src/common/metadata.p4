@@ -4,29 +4,35 @@
 
 // Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is
 // another job's. Older: any other round than that and the cell's.
-#define ROUND_OLDER 0
-#define ROUND_SAME 1
-#define ROUND_NEWER 2
+enum bit<2> relation_t {
+    OLDER = 0,
+    SAME = 1,
+    NEWER = 2
+}
 
 // What becomes of a packet. Everything but PASS is a packet that was sent to the switch itself.
-#define FATE_PASS 0       // to another host: forwarded
-#define FATE_DROP 1
-#define FATE_MULTICAST 2  // the RESULT, to every worker of the job
-#define FATE_RESEND 3     // the RESULT, to its sender
-#define FATE_ANSWER 4     // ARP, ping: back to where it came from
-#define FATE_MISSING 5    // to its sender: its contribution has not come
-#define FATE_RAISE 6      // the sum so far, to the switch above
-#define FATE_ASK 7        // a question, to the switch above
+enum bit<3> fate_t {
+    PASS = 0,       // to another host: forwarded
+    DROP = 1,
+    MULTICAST = 2,  // the RESULT, to every worker of the job
+    RESEND = 3,     // the RESULT, to its sender
+    ANSWER = 4,     // ARP, ping: back to where it came from
+    MISSING = 5,    // to its sender: its contribution has not come
+    RAISE = 6,      // the sum so far, to the switch above
+    ASK = 7         // a question, to the switch above
+}
 
 // Why a packet to the switch ended as it did: the columns of counter `packets`. Rows are jobs.
-#define REASON_ADMITTED 0
-#define REASON_RESENT 1
-#define REASON_DUPLICATE 2
-#define REASON_STALE 3
-#define REASON_OUT_OF_LEASE 4
-#define REASON_UNKNOWN 5
-#define REASON_MALFORMED 6
-#define REASON_OTHER 7  // nothing to do with wiresum: neither ARP nor ping, another port
+enum bit<3> reason_t {
+    ADMITTED = 0,
+    RESENT = 1,
+    DUPLICATE = 2,
+    STALE = 3,
+    OUT_OF_LEASE = 4,
+    UNKNOWN = 5,
+    MALFORMED = 6,
+    OTHER = 7  // nothing to do with Wiresum: neither ARP nor ping, another port
+}
 #define REASONS 8
 const bool REASONS_HAVE_NUMBERS = static_assert(REASONS == 8, "REASONS must be 8: a reason has 3 bits of a counter's index");
 
@@ -58,7 +64,7 @@ struct metadata_t {
     group_t group;
 
     // cells
-    bit<2> relation;
+    relation_t relation;
     bit<1> seen_data;     // before this packet, in this round
     bit<1> diverged;
     bit<1> duplicate;
@@ -66,8 +72,8 @@ struct metadata_t {
     bit<1> done;          // and the words are the whole job's, or will be with this packet: no parent has to be asked
 
     // verdict
-    bit<3> fate;
-    bit<3> reason;
+    fate_t fate;
+    reason_t reason;
 
     // result
     bit<16> thread;       // of sender and receivers

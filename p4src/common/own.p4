@@ -8,8 +8,8 @@ control Own(in headers_t hdr, inout metadata_t meta) {
     @id(ACTION_OWN_ADDRESS) @name(".own_address")
     action own_address(@id(1) @format(MAC_ADDRESS) mac_t mac) {
         meta.own_mac = mac;
-        meta.fate = FATE_DROP;  // until a later stage knows better
-        meta.reason = REASON_OTHER;
+        meta.fate = fate_t.DROP;  // until a later stage knows better
+        meta.reason = reason_t.OTHER;
     }
 
     // A number that a controller leaves for the next one, under an address that is nobody's.
@@ -46,7 +46,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta) {
                 hdr.arp.target_address = hdr.arp.sender_address;
                 hdr.arp.sender_mac = meta.own_mac;
                 hdr.arp.sender_address = meta.asked_address;
-                meta.fate = FATE_ANSWER;
+                meta.fate = fate_t.ANSWER;
             }
         } else if (hdr.icmp.isValid() && meta.damaged == 0) {
             if (hdr.icmp.icmp_type == ICMP_ECHO_REQUEST && hdr.icmp.code == 0) {
@@ -63,7 +63,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta) {
                     hdr.icmp.checksum = hdr.icmp.checksum + 0x0800;
                 }
                 meta.edited = 1;
-                meta.fate = FATE_ANSWER;
+                meta.fate = fate_t.ANSWER;
             }
         }
     }

@@ -13,21 +13,21 @@ control Result(inout headers_t hdr, inout metadata_t meta) {
             hdr.udp.length = LENGTH_FULL;
         }
         hdr.wiresum.flags = 0;
-        if (meta.fate == FATE_MISSING || meta.fate == FATE_ASK) {
+        if (meta.fate == fate_t.MISSING || meta.fate == fate_t.ASK) {
             hdr.wiresum.exponent = 0;
         } else if (meta.diverged == 1) {
             hdr.wiresum.flags = FLAG_DIVERGED;
         }
-        if (meta.fate == FATE_MISSING) {
-            hdr.wiresum.kind = KIND_MISSING;
-        } else if (meta.fate == FATE_ASK) {
-            hdr.wiresum.kind = KIND_QUESTION;
-        } else if (meta.fate != FATE_RAISE) {
-            hdr.wiresum.kind = KIND_RESULT;
+        if (meta.fate == fate_t.MISSING) {
+            hdr.wiresum.kind = kind_t.MISSING;
+        } else if (meta.fate == fate_t.ASK) {
+            hdr.wiresum.kind = kind_t.QUESTION;
+        } else if (meta.fate != fate_t.RAISE) {
+            hdr.wiresum.kind = kind_t.RESULT;
         } else if (meta.bare == 0) {
-            hdr.wiresum.kind = KIND_DATA;
-        } else if (hdr.wiresum.kind != KIND_META) {
-            hdr.wiresum.kind = KIND_EMPTY;
+            hdr.wiresum.kind = kind_t.DATA;
+        } else if (hdr.wiresum.kind != kind_t.META) {
+            hdr.wiresum.kind = kind_t.EMPTY;
         }
         // From where it was sent to; ECN and DSCP stay as they came, so that a congestion mark reaches the workers.
         hdr.ethernet.src = hdr.ethernet.dst;

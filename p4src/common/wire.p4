@@ -17,12 +17,14 @@
 #define THREAD_MASK 0x000F
 
 #define WIRE_VERSION 1
-#define KIND_DATA 0
-#define KIND_EMPTY 1
-#define KIND_RESULT 2
-#define KIND_META 3
-#define KIND_QUESTION 4
-#define KIND_MISSING 5
+enum bit<4> kind_t {
+    DATA = 0,
+    EMPTY = 1,
+    RESULT = 2,
+    META = 3,
+    QUESTION = 4,
+    MISSING = 5
+}
 #define FLAG_DIVERGED 2
 
 #define IPV4_BYTES 20
@@ -87,7 +89,7 @@ header udp_h {
 
 header wiresum_h {
     bit<4> version;
-    bit<4> kind;
+    kind_t kind;
     bit<8> flags;
     bit<16> job;
     bit<32> key;

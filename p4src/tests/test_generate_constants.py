@@ -22,7 +22,8 @@ def test_the_switch_program_has_the_numbers_of_the_table() -> None:
     ("name", "old", "new", "complaint"),
     [
         ("wire.p4", "#define SWITCH_PORT 0xA9E0", "#define SWITCH_PORT 0xA9E1", "SWITCH_PORT is 43489 in the switch"),
-        ("wire.p4", "#define KIND_META 3\n", "", "does not define KIND_META"),
+        ("wire.p4", "    META = 3,\n", "", "does not define kind_t.META"),
+        ("metadata.p4", "STALE = 3", "STALE = 5", "reason_t.STALE is 5"),
         ("wire.p4", "bit<8> flags;", "bit<16> flags;", "the fields of wiresum_h"),
         ("sizes.p4", "UPLINK_GROUPS = 512", "UPLINK_GROUPS = 513", "UPLINK_GROUPS is 513"),
         ("sizes.p4", "#define SWITCH_WORKERS_MAX 32", "#define SWITCH_WORKERS_MAX 16", "SWITCH_WORKERS_MAX is 16"),

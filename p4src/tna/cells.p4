@@ -89,14 +89,14 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         const default_action = NoAction();
         const entries = {
             (1, _, _, _, _) : look();
-            (0, FATE_DROP, 1, 1, KIND_QUESTION) : look();
-            (0, FATE_DROP, 1, 1, KIND_MISSING) : look();
-            (0, FATE_DROP, 1, 1, KIND_RESULT) : look();
-            (0, FATE_DROP, 1, 1, _) : advance();
+            (0, fate_t.DROP, 1, 1, kind_t.QUESTION) : look();
+            (0, fate_t.DROP, 1, 1, kind_t.MISSING) : look();
+            (0, fate_t.DROP, 1, 1, kind_t.RESULT) : look();
+            (0, fate_t.DROP, 1, 1, _) : advance();
         }
     }
 
-    action relate(bit<2> relation) {
+    action relate(relation_t relation) {
         meta.relation = relation;
     }
 
@@ -104,10 +104,10 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
     table relation {
         key = { ahead : ternary; }
         actions = { relate; }
-        const default_action = relate(ROUND_OLDER);
+        const default_action = relate(relation_t.OLDER);
         const entries = {
-            ROUNDS_OF_SLOT : relate(ROUND_SAME);
-            TAG &&& TAG : relate(ROUND_NEWER);
+            ROUNDS_OF_SLOT : relate(relation_t.SAME);
+            TAG &&& TAG : relate(relation_t.NEWER);
         }
     }
 
@@ -165,12 +165,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_bitmap; continue_bitmap; look_at_bitmap; finish_bitmap; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUNDS_OF_SLOT, KIND_QUESTION) : look_at_bitmap();
-            (ROUNDS_OF_SLOT, KIND_MISSING) : look_at_bitmap();
-            (ROUNDS_OF_SLOT, KIND_RESULT) : finish_bitmap();
-            (_, KIND_QUESTION) : NoAction();
-            (_, KIND_MISSING) : NoAction();
-            (_, KIND_RESULT) : NoAction();
+            (ROUNDS_OF_SLOT, kind_t.QUESTION) : look_at_bitmap();
+            (ROUNDS_OF_SLOT, kind_t.MISSING) : look_at_bitmap();
+            (ROUNDS_OF_SLOT, kind_t.RESULT) : finish_bitmap();
+            (_, kind_t.QUESTION) : NoAction();
+            (_, kind_t.MISSING) : NoAction();
+            (_, kind_t.RESULT) : NoAction();
             (ROUNDS_OF_SLOT, _) : continue_bitmap();
             (TAG &&& TAG, _) : begin_bitmap();
         }
@@ -217,12 +217,12 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_exponent; continue_exponent; look_at_exponent; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUND_SAME, KIND_QUESTION) : look_at_exponent();
-            (ROUND_SAME, KIND_MISSING) : look_at_exponent();
-            (_, KIND_QUESTION) : NoAction();
-            (_, KIND_MISSING) : NoAction();
-            (ROUND_SAME, _) : continue_exponent();
-            (ROUND_NEWER, _) : begin_exponent();
+            (relation_t.SAME, kind_t.QUESTION) : look_at_exponent();
+            (relation_t.SAME, kind_t.MISSING) : look_at_exponent();
+            (_, kind_t.QUESTION) : NoAction();
+            (_, kind_t.MISSING) : NoAction();
+            (relation_t.SAME, _) : continue_exponent();
+            (relation_t.NEWER, _) : begin_exponent();
         }
     }
 
@@ -285,13 +285,13 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
         const default_action = NoAction();
         const entries = {
-            (ROUND_SAME, KIND_RESULT, true) : replace_data();
-            (ROUND_SAME, KIND_DATA, _) : continue_with_data();
-            (ROUND_SAME, _, _) : continue_without_data();
-            (_, KIND_QUESTION, _) : NoAction();
-            (_, KIND_MISSING, _) : NoAction();
-            (ROUND_NEWER, KIND_DATA, _) : begin_with_data();
-            (ROUND_NEWER, _, _) : begin_without_data();
+            (relation_t.SAME, kind_t.RESULT, true) : replace_data();
+            (relation_t.SAME, kind_t.DATA, _) : continue_with_data();
+            (relation_t.SAME, _, _) : continue_without_data();
+            (_, kind_t.QUESTION, _) : NoAction();
+            (_, kind_t.MISSING, _) : NoAction();
+            (relation_t.NEWER, kind_t.DATA, _) : begin_with_data();
+            (relation_t.NEWER, _, _) : begin_without_data();
         }
     }
 
@@ -353,14 +353,14 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         actions = { begin_tensor; continue_tensor; diverge; look_at_tensor; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (ROUND_SAME, KIND_QUESTION, _) : look_at_tensor();
-            (ROUND_SAME, KIND_MISSING, _) : look_at_tensor();
-            (_, KIND_QUESTION, _) : NoAction();
-            (_, KIND_MISSING, _) : NoAction();
-            (ROUND_SAME, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
-            (ROUND_NEWER, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
-            (ROUND_SAME, _, _) : continue_tensor();
-            (ROUND_NEWER, _, _) : begin_tensor();
+            (relation_t.SAME, kind_t.QUESTION, _) : look_at_tensor();
+            (relation_t.SAME, kind_t.MISSING, _) : look_at_tensor();
+            (_, kind_t.QUESTION, _) : NoAction();
+            (_, kind_t.MISSING, _) : NoAction();
+            (relation_t.SAME, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
+            (relation_t.NEWER, _, FLAG_DIVERGED &&& FLAG_DIVERGED) : diverge();
+            (relation_t.SAME, _, _) : continue_tensor();
+            (relation_t.NEWER, _, _) : begin_tensor();
         }
     }
 
@@ -402,7 +402,7 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
             if (pass.second == 0) {
                 bitmap_step.apply();
                 // A RESULT for a cell that has not all contributions, or has it already, changes nothing.
-                if (hdr.wiresum.kind != KIND_RESULT || before == meta.bit_others) {
+                if (hdr.wiresum.kind != kind_t.RESULT || before == meta.bit_others) {
                     exponent_step.apply();
                     seen_data_step.apply();
                     tensor_step.apply();

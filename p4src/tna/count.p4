@@ -16,7 +16,7 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
     Counter<bit<64>, row_t>(JOB_ROWS, CounterType_t.PACKETS) results;
 
     action count_packet() {
-        packets.count(meta.row ++ meta.reason);
+        packets.count(meta.row ++ (bit<3>)meta.reason);
     }
 
     action count_contribution() {
@@ -36,13 +36,13 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
         actions = { count_packet; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, FATE_DROP) : count_packet();
-            (0, FATE_MULTICAST) : count_packet();
-            (0, FATE_RESEND) : count_packet();
-            (0, FATE_ANSWER) : count_packet();
-            (0, FATE_MISSING) : count_packet();
-            (0, FATE_RAISE) : count_packet();
-            (0, FATE_ASK) : count_packet();
+            (0, fate_t.DROP) : count_packet();
+            (0, fate_t.MULTICAST) : count_packet();
+            (0, fate_t.RESEND) : count_packet();
+            (0, fate_t.ANSWER) : count_packet();
+            (0, fate_t.MISSING) : count_packet();
+            (0, fate_t.RAISE) : count_packet();
+            (0, fate_t.ASK) : count_packet();
         }
     }
 
@@ -57,10 +57,10 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
         actions = { count_contribution; NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, FATE_DROP, REASON_ADMITTED, _) : count_contribution();
-            (0, FATE_MULTICAST, REASON_ADMITTED, KIND_RESULT) : NoAction();
-            (0, FATE_MULTICAST, REASON_ADMITTED, _) : count_contribution();
-            (0, FATE_RAISE, REASON_ADMITTED, _) : count_contribution();
+            (0, fate_t.DROP, reason_t.ADMITTED, _) : count_contribution();
+            (0, fate_t.MULTICAST, reason_t.ADMITTED, kind_t.RESULT) : NoAction();
+            (0, fate_t.MULTICAST, reason_t.ADMITTED, _) : count_contribution();
+            (0, fate_t.RAISE, reason_t.ADMITTED, _) : count_contribution();
         }
     }
 
@@ -73,7 +73,7 @@ control Count(in headers_t hdr, in metadata_t meta, in pass_t pass) {
         actions = { count_result; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (0, FATE_MULTICAST) : count_result();
+            (0, fate_t.MULTICAST) : count_result();
         }
     }
 

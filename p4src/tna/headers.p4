@@ -25,7 +25,7 @@ header lanes_h {
 // Each field has bytes of its own: so each can be moved in one operation.
 header carry_h {
     @padding bit<5> fate_padding;
-    bit<3> fate;
+    fate_t fate;
     @padding bit<7> bare_padding;
     bit<1> bare;
     @padding bit<7> diverged_padding;

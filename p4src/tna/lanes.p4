@@ -21,7 +21,7 @@ struct pair_t {
     bit<32> second;
 }
 
-control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> first, inout bit<32> second) {
+control Pair(in metadata_t meta, in pass_t pass, in kind_t kind, inout bit<32> first, inout bit<32> second) {
     Register<pair_t, cell_t>(CELLS) sums;
 
     RegisterAction<pair_t, cell_t, bit<32>>(sums) write_both = {
@@ -94,18 +94,18 @@ control Pair(in metadata_t meta, in pass_t pass, in bit<4> kind, inout bit<32> f
         const default_action = NoAction();
         const entries = {
 #ifdef TWO_PASSES
-            (ROUND_SAME, 1, _, _, _, _) : give_second();
+            (relation_t.SAME, 1, _, _, _, _) : give_second();
 #endif
-            (ROUND_NEWER, 0, KIND_DATA, _, _, _) : write();
-            (ROUND_SAME, 0, KIND_DATA, 0, _, _) : write();
-            (ROUND_SAME, 0, KIND_DATA, 1, 0, _) : add();
-            (ROUND_SAME, 0, KIND_DATA, 1, _, _) : give();
-            (ROUND_SAME, 0, KIND_RESULT, _, _, 1) : write();
-            (ROUND_SAME, 0, KIND_RESULT, _, _, _) : NoAction();
-            (ROUND_NEWER, 0, KIND_RESULT, _, _, _) : NoAction();
-            (ROUND_SAME, 0, _, 1, _, _) : give();
-            (ROUND_SAME, 0, _, 0, _, _) : give_zeros();
-            (ROUND_NEWER, 0, _, _, _, _) : give_zeros();
+            (relation_t.NEWER, 0, kind_t.DATA, _, _, _) : write();
+            (relation_t.SAME, 0, kind_t.DATA, 0, _, _) : write();
+            (relation_t.SAME, 0, kind_t.DATA, 1, 0, _) : add();
+            (relation_t.SAME, 0, kind_t.DATA, 1, _, _) : give();
+            (relation_t.SAME, 0, kind_t.RESULT, _, _, 1) : write();
+            (relation_t.SAME, 0, kind_t.RESULT, _, _, _) : NoAction();
+            (relation_t.NEWER, 0, kind_t.RESULT, _, _, _) : NoAction();
+            (relation_t.SAME, 0, _, 1, _, _) : give();
+            (relation_t.SAME, 0, _, 0, _, _) : give_zeros();
+            (relation_t.NEWER, 0, _, _, _, _) : give_zeros();
         }
     }
 
@@ -127,7 +127,7 @@ control Lanes(inout headers_t hdr, in metadata_t meta, in pass_t pass) {
 
     apply {
         // Others have words, or get none. Where this is not to leave with words, Leave takes them away.
-        if (meta.relation != ROUND_OLDER && hdr.wiresum.kind != KIND_DATA && hdr.wiresum.kind != KIND_RESULT) {
+        if (meta.relation != relation_t.OLDER && hdr.wiresum.kind != kind_t.DATA && hdr.wiresum.kind != kind_t.RESULT) {
             hdr.lanes.setValid();
         }
         PAIRS(APPLY_PAIR)

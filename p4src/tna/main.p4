@@ -214,29 +214,29 @@ control Leave(inout headers_t hdr, in metadata_t meta, in pass_t pass, in ingres
         const default_action = drop();
         const entries = {
 #ifdef TWO_PASSES
-            (FATE_MULTICAST, 1, ROUND_SAME, _, _, _, _) : multicast();
-            (FATE_RESEND, 1, ROUND_SAME, _, _, _, _) : resend();
-            (FATE_RAISE, 1, ROUND_SAME, _, _, _, _) : raise();
+            (fate_t.MULTICAST, 1, relation_t.SAME, _, _, _, _) : multicast();
+            (fate_t.RESEND, 1, relation_t.SAME, _, _, _, _) : resend();
+            (fate_t.RAISE, 1, relation_t.SAME, _, _, _, _) : raise();
             (_, 1, _, _, _, _, _) : drop();  // the cell has gone on to another round
 #endif
-            (FATE_MULTICAST, 0, _, KIND_RESULT, false, _, _) : multicast_bare();
-            (FATE_MULTICAST, 0, _, KIND_META, _, _, _) : multicast_bare();
-            (FATE_MULTICAST, 0, _, KIND_DATA, _, _, _) : WITH_SUM(multicast)();
-            (FATE_MULTICAST, 0, _, _, _, 1, _) : WITH_SUM(multicast)();
-            (FATE_MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
-            (FATE_RESEND, 0, _, KIND_META, _, _, _) : resend_bare();
-            (FATE_RESEND, 0, _, KIND_DATA, _, _, _) : WITH_ANSWER(resend)();
-            (FATE_RESEND, 0, _, _, _, 1, _) : WITH_ANSWER(resend)();
-            (FATE_RESEND, 0, _, _, _, 0, _) : resend();
-            (FATE_MISSING, 0, _, _, _, _, _) : resend_bare();
-            (FATE_RAISE, 0, _, KIND_DATA, _, _, _) : WITH_SUM(raise)();
-            (FATE_RAISE, 0, _, KIND_MISSING, _, 1, _) : WITH_ANSWER(raise)();
-            (FATE_RAISE, 0, _, _, _, 1, _) : WITH_SUM(raise)();
-            (FATE_RAISE, 0, _, _, _, 0, _) : raise_bare();
-            (FATE_ASK, 0, _, _, _, _, _) : raise_bare();
-            (FATE_ANSWER, _, _, _, _, _, _) : answer();
-            (FATE_PASS, _, _, _, _, _, 1) : flood();
-            (FATE_PASS, _, _, _, _, _, 0) : forward();
+            (fate_t.MULTICAST, 0, _, kind_t.RESULT, false, _, _) : multicast_bare();
+            (fate_t.MULTICAST, 0, _, kind_t.META, _, _, _) : multicast_bare();
+            (fate_t.MULTICAST, 0, _, kind_t.DATA, _, _, _) : WITH_SUM(multicast)();
+            (fate_t.MULTICAST, 0, _, _, _, 1, _) : WITH_SUM(multicast)();
+            (fate_t.MULTICAST, 0, _, _, _, 0, _) : multicast();  // zeros, or the parent's words
+            (fate_t.RESEND, 0, _, kind_t.META, _, _, _) : resend_bare();
+            (fate_t.RESEND, 0, _, kind_t.DATA, _, _, _) : WITH_ANSWER(resend)();
+            (fate_t.RESEND, 0, _, _, _, 1, _) : WITH_ANSWER(resend)();
+            (fate_t.RESEND, 0, _, _, _, 0, _) : resend();
+            (fate_t.MISSING, 0, _, _, _, _, _) : resend_bare();
+            (fate_t.RAISE, 0, _, kind_t.DATA, _, _, _) : WITH_SUM(raise)();
+            (fate_t.RAISE, 0, _, kind_t.MISSING, _, 1, _) : WITH_ANSWER(raise)();
+            (fate_t.RAISE, 0, _, _, _, 1, _) : WITH_SUM(raise)();
+            (fate_t.RAISE, 0, _, _, _, 0, _) : raise_bare();
+            (fate_t.ASK, 0, _, _, _, _, _) : raise_bare();
+            (fate_t.ANSWER, _, _, _, _, _, _) : answer();
+            (fate_t.PASS, _, _, _, _, _, 1) : flood();
+            (fate_t.PASS, _, _, _, _, _, 0) : forward();
         }
     }
 
@@ -309,7 +309,7 @@ control Ingress(inout headers_t hdr, inout ingress_metadata_t meta, in ingress_i
         lanes.apply(hdr, meta.shared, meta.pass);
 
         if (meta.pass.second == 0) {
-            if (meta.shared.fate == FATE_PASS) {
+            if (meta.shared.fate == fate_t.PASS) {
                 forward.apply(hdr, meta.shared);
             } else {
                 if (meta.shared.to_switch_port == 1) {
@@ -335,10 +335,10 @@ control Egress(inout headers_t hdr, inout metadata_t meta, in egress_intrinsic_m
         meta.fate = hdr.carry.fate;
         meta.bare = hdr.carry.bare;
         meta.diverged = hdr.carry.diverged;
-        if (hdr.carry.fate != FATE_PASS) {
+        if (hdr.carry.fate != fate_t.PASS) {
             // Each pipe is a switch of its own in a job's tree, with workers numbered from 0, but `deliver` is all
             // pipes': so a receiver's top bits are its pipe, here and in the instances of copies.
-            if (hdr.carry.fate == FATE_RESEND || hdr.carry.fate == FATE_MISSING) {
+            if (hdr.carry.fate == fate_t.RESEND || hdr.carry.fate == fate_t.MISSING) {
                 meta.receiver = hdr.carry.ingress_port[8:7] ++ hdr.wiresum.worker[5:0];
             } else {
                 meta.receiver = (worker_t)intrinsic.egress_rid;

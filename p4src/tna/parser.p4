@@ -93,8 +93,8 @@ parser IngressParser(packet_in packet, out headers_t hdr, out ingress_metadata_t
     state wiresum {
         packet.extract(hdr.wiresum);
         transition select(hdr.wiresum.kind, hdr.udp.length) {
-            (KIND_DATA, LENGTH_FULL) : lanes;
-            (KIND_RESULT, LENGTH_FULL) : lanes;
+            (kind_t.DATA, LENGTH_FULL) : lanes;
+            (kind_t.RESULT, LENGTH_FULL) : lanes;
             default : accept;
         }
     }
@@ -125,7 +125,7 @@ parser EgressParser(packet_in packet, out headers_t hdr, out metadata_t meta,
         packet.extract(intrinsic);
         packet.extract(hdr.carry);
         transition select(hdr.carry.fate) {
-            FATE_PASS : of_others;
+            fate_t.PASS : of_others;
             default : result;
         }
     }

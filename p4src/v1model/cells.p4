@@ -32,9 +32,9 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         owners.read(owner, cell);
         bit<32> round;
         rounds.read(round, cell);
-        meta.relation = (hdr.wiresum.round == round) ? (bit<2>)ROUND_SAME : ROUND_OLDER;
-        meta.relation = (hdr.wiresum.round == round + ROUNDS_OF_SLOT) ? (bit<2>)ROUND_NEWER : meta.relation;
-        meta.relation = (owner != hdr.wiresum.key) ? (bit<2>)ROUND_NEWER : meta.relation;
+        meta.relation = (hdr.wiresum.round == round) ? relation_t.SAME : relation_t.OLDER;
+        meta.relation = (hdr.wiresum.round == round + ROUNDS_OF_SLOT) ? relation_t.NEWER : meta.relation;
+        meta.relation = (owner != hdr.wiresum.key) ? relation_t.NEWER : meta.relation;
     }
 
     @hidden action begin_round() {
@@ -86,21 +86,21 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         cell = (bit<32>)meta.cell_index;
         bitmap = 0;
         compare_rounds();
-        if (meta.relation == ROUND_SAME) {
+        if (meta.relation == relation_t.SAME) {
             look_at_bitmap();
         }
         compare_bitmaps();
-        if (hdr.wiresum.kind == KIND_QUESTION || hdr.wiresum.kind == KIND_MISSING) {
-            if (meta.relation == ROUND_SAME) {
+        if (hdr.wiresum.kind == kind_t.QUESTION || hdr.wiresum.kind == kind_t.MISSING) {
+            if (meta.relation == relation_t.SAME) {
                 look_at_round();
             }
-        } else if (hdr.wiresum.kind == KIND_RESULT) {
-            if (meta.relation == ROUND_SAME && meta.others_in == 1 && meta.duplicate == 0) {
+        } else if (hdr.wiresum.kind == kind_t.RESULT) {
+            if (meta.relation == relation_t.SAME && meta.others_in == 1 && meta.duplicate == 0) {
                 continue_round();
                 contribute();
             }
-        } else if (meta.relation != ROUND_OLDER) {
-            if (meta.relation == ROUND_NEWER) {
+        } else if (meta.relation != relation_t.OLDER) {
+            if (meta.relation == relation_t.NEWER) {
                 begin_round();
             } else {
                 continue_round();

@@ -16,11 +16,11 @@ control Count(in headers_t hdr, in metadata_t meta) {
     counter(JOB_ROWS, CounterType.packets) results;
 
     apply {
-        packets.count((bit<32>)(meta.row ++ meta.reason));
-        if (meta.reason == REASON_ADMITTED && hdr.wiresum.kind != KIND_RESULT) {
+        packets.count((bit<32>)(meta.row ++ (bit<3>)meta.reason));
+        if (meta.reason == reason_t.ADMITTED && hdr.wiresum.kind != kind_t.RESULT) {
             contributions.count((bit<32>)(meta.row ++ hdr.wiresum.worker[4:0]));
         }
-        if (meta.fate == FATE_MULTICAST) {
+        if (meta.fate == fate_t.MULTICAST) {
             results.count((bit<32>)meta.row);
         }
     }

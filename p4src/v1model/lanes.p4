@@ -43,25 +43,25 @@ control Lanes(inout headers_t hdr, inout metadata_t meta) {
         if (meta.seen_data == 1) {
             sums.read(sum, cell);
         }
-        if (hdr.wiresum.kind == KIND_RESULT) {
-            if (meta.fate == FATE_MULTICAST && hdr.lanes.isValid()) {
+        if (hdr.wiresum.kind == kind_t.RESULT) {
+            if (meta.fate == fate_t.MULTICAST && hdr.lanes.isValid()) {
                 write();
             }
-        } else if (hdr.wiresum.kind == KIND_DATA) {
+        } else if (hdr.wiresum.kind == kind_t.DATA) {
             if (meta.seen_data == 0) {
                 write();
             } else if (meta.duplicate == 0) {
                 add();
             }
         }
-        if (meta.fate == FATE_RAISE) {
+        if (meta.fate == fate_t.RAISE) {
             if (meta.seen_data == 1) {  // else the packet's own words, if it has any, are the sum
                 give_sum();
             }
-        } else if (meta.fate == FATE_ASK) {
+        } else if (meta.fate == fate_t.ASK) {
             hdr.lanes.setInvalid();
-        } else if (hdr.wiresum.kind != KIND_RESULT && hdr.wiresum.kind != KIND_META) {
-            if (meta.fate == FATE_MULTICAST || meta.fate == FATE_RESEND) {
+        } else if (hdr.wiresum.kind != kind_t.RESULT && hdr.wiresum.kind != kind_t.META) {
+            if (meta.fate == fate_t.MULTICAST || meta.fate == fate_t.RESEND) {
                 give_sum();
             }
         }

@@ -59,7 +59,7 @@ control Aggregate(inout headers_t hdr, inout metadata_t meta) {
             cells.apply(hdr, meta);
         }
         verdict.apply(hdr, meta);
-        if (has_cell && meta.relation != ROUND_OLDER) {
+        if (has_cell && meta.relation != relation_t.OLDER) {
             lanes.apply(hdr, meta);
         }
         meta.bare = hdr.lanes.isValid() ? 0 : 1w1;
@@ -79,7 +79,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         meta.ingress_port = standard.ingress_port;
         meta.damaged = (bit<1>)(standard.parser_error != error.NoError || standard.checksum_error == 1);
         own.apply(hdr, meta);
-        if (meta.fate == FATE_PASS) {
+        if (meta.fate == fate_t.PASS) {
             forward.apply(hdr, meta);
         } else {
             check_length.apply(hdr, standard.packet_length, meta);
@@ -89,18 +89,18 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
                 answer.apply(hdr, meta);
             }
             count.apply(hdr, meta);
-            if (meta.fate != FATE_DROP && meta.fate != FATE_ANSWER) {
+            if (meta.fate != fate_t.DROP && meta.fate != fate_t.ANSWER) {
                 result.apply(hdr, meta);
             }
         }
 
-        if (meta.fate == FATE_MULTICAST) {
+        if (meta.fate == fate_t.MULTICAST) {
             standard.mcast_grp = meta.group;
-        } else if (meta.fate == FATE_RAISE || meta.fate == FATE_ASK) {
+        } else if (meta.fate == fate_t.RAISE || meta.fate == fate_t.ASK) {
             standard.mcast_grp = meta.group | UPLINK_GROUPS;
-        } else if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING || meta.fate == FATE_ANSWER) {
+        } else if (meta.fate == fate_t.RESEND || meta.fate == fate_t.MISSING || meta.fate == fate_t.ANSWER) {
             standard.egress_spec = standard.ingress_port;
-        } else if (meta.fate == FATE_DROP) {
+        } else if (meta.fate == fate_t.DROP) {
             mark_to_drop(standard);
         } else if (meta.flooded == 1) {
             standard.mcast_grp = FLOOD_GROUP;
@@ -114,20 +114,20 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Deliver() deliver;
 
     apply {
-        if (meta.fate >= FATE_MULTICAST && meta.fate != FATE_ANSWER) {
-            if (meta.fate == FATE_RESEND || meta.fate == FATE_MISSING) {
+        if (meta.fate != fate_t.PASS && meta.fate != fate_t.DROP && meta.fate != fate_t.ANSWER) {
+            if (meta.fate == fate_t.RESEND || meta.fate == fate_t.MISSING) {
                 meta.receiver = hdr.wiresum.worker;
             } else {
                 meta.receiver = (worker_t)standard.egress_rid;
             }
             deliver.apply(hdr, meta);
-        } else if (meta.fate == FATE_PASS && standard.egress_port == standard.ingress_port) {
+        } else if (meta.fate == fate_t.PASS && standard.egress_port == standard.ingress_port) {
             meta.lost = 1;  // whoever is behind this port has had it already
         }
         // What followed the datagram that came is no part of the one that leaves.
         if (meta.edited == 1) {
             truncate(ETHERNET_BYTES + (bit<32>)hdr.ipv4.length);
-        } else if (meta.fate == FATE_ANSWER) {
+        } else if (meta.fate == fate_t.ANSWER) {
             truncate(FRAME_BYTES_MIN);
         }
         if (meta.lost == 1) {

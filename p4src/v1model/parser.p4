@@ -63,8 +63,8 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta, 
     state wiresum {
         packet.extract(hdr.wiresum);
         transition select(hdr.wiresum.kind, hdr.udp.length) {
-            (KIND_DATA, LENGTH_FULL) : lanes;
-            (KIND_RESULT, LENGTH_FULL) : lanes;
+            (kind_t.DATA, LENGTH_FULL) : lanes;
+            (kind_t.RESULT, LENGTH_FULL) : lanes;
             default : accept;
         }
     }

@@ -75,6 +75,11 @@ class Bmv2Star:
         return self._star.workers[-1]
 
     @property
+    def switch(self) -> Host:
+        """The host on which bmv2 runs."""
+        return self._star.switch
+
+    @property
     def address(self) -> str:
         """The switch's address."""
         return self._star.switch.address

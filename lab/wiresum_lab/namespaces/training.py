@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,15 @@ class Training:
     def end(self, killed: int) -> dict[int, dict[str, Any]]:
         """Kills a worker, which the others must name. Returns what they report, by rank."""
         self.workers[killed].kill()
-        left = {rank: worker for rank, worker in enumerate(self.workers) if rank != killed}
-        for worker in left.values():
-            worker.process.wait(4 * PATIENCE_S)
-        reports = {rank: json.loads(worker.said().splitlines()[-1]) for rank, worker in left.items()}
+        reports = self.reports({rank for rank in range(len(self.workers)) if rank != killed})
         assert {report.get("lost") for report in reports.values()} == {killed}, reports
         return reports
+
+    def reports(self, ranks: Collection[int]) -> dict[int, dict[str, Any]]:
+        """What these workers report at their ends, by rank."""
+        for rank in ranks:
+            self.workers[rank].process.wait(4 * PATIENCE_S)
+        return {rank: json.loads(self.workers[rank].said().splitlines()[-1]) for rank in ranks}
 
     def _steps(self, rank: int) -> int:
         path = self._folder / f"steps{rank}"

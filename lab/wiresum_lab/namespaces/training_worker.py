@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum.agent import WorkerLostError
+from wiresum.agent import WorkerLostError, WrongSumError
 
 
 def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
@@ -18,8 +18,9 @@ def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
     return (7 * weights + rank + step) % 5
 
 
-def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int]:
-    """Until a worker is lost, or a sum is wrong. The file `steps` says how far it has come."""
+def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int | str]:
+    """Until a worker is lost, a sum is wrong, or a check word says that one is. The file `steps` says how far it has
+    come."""
     weights = torch.arange(float(elements)) % 64
     step = 0
     try:
@@ -33,9 +34,11 @@ def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int]:
             step += 1
             steps.write_text(f"{step}\n")
     except RuntimeError as error:
-        if not isinstance(error.__cause__, WorkerLostError):
-            raise
-        return {"steps": step, "lost": error.__cause__.rank}
+        if isinstance(error.__cause__, WorkerLostError):
+            return {"steps": step, "lost": error.__cause__.rank}
+        if isinstance(error.__cause__, WrongSumError):
+            return {"steps": step, "seen": str(error.__cause__)}
+        raise
 
 
 def main() -> None:
