@@ -7,58 +7,58 @@
 control Verdict(in headers_t hdr, inout metadata_t meta) {
     // Of no job: counted in row 0.
     @id(ACTION_REFUSE_STRAY) @name(".refuse_stray")
-    action refuse_stray(@id(1) bit<3> reason) {
-        meta.fate = FATE_DROP;
+    action refuse_stray(@id(1) reason_t reason) {
+        meta.fate = fate_t.DROP;
         meta.reason = reason;
         meta.row = 0;
     }
 
     @id(ACTION_REFUSE) @name(".refuse")
-    action refuse(@id(1) bit<3> reason) {
-        meta.fate = FATE_DROP;
+    action refuse(@id(1) reason_t reason) {
+        meta.fate = fate_t.DROP;
         meta.reason = reason;
     }
 
     @id(ACTION_HOLD) @name(".hold")
     action hold() {
-        meta.fate = FATE_DROP;
-        meta.reason = REASON_ADMITTED;
+        meta.fate = fate_t.DROP;
+        meta.reason = reason_t.ADMITTED;
     }
 
     @id(ACTION_COMPLETE) @name(".complete")
     action complete() {
-        meta.fate = FATE_MULTICAST;
-        meta.reason = REASON_ADMITTED;
+        meta.fate = fate_t.MULTICAST;
+        meta.reason = reason_t.ADMITTED;
     }
 
     @id(ACTION_RESEND) @name(".resend")
     action resend() {
-        meta.fate = FATE_RESEND;
-        meta.reason = REASON_RESENT;
+        meta.fate = fate_t.RESEND;
+        meta.reason = reason_t.RESENT;
     }
 
     @id(ACTION_REPORT_MISSING) @name(".report_missing")
     action report_missing() {
-        meta.fate = FATE_MISSING;
-        meta.reason = REASON_RESENT;
+        meta.fate = fate_t.MISSING;
+        meta.reason = reason_t.RESENT;
     }
 
     @id(ACTION_RAISE) @name(".raise")
     action raise() {
-        meta.fate = FATE_RAISE;
-        meta.reason = REASON_ADMITTED;
+        meta.fate = fate_t.RAISE;
+        meta.reason = reason_t.ADMITTED;
     }
 
     @id(ACTION_RAISE_AGAIN) @name(".raise_again")
     action raise_again() {
-        meta.fate = FATE_RAISE;
-        meta.reason = REASON_RESENT;
+        meta.fate = fate_t.RAISE;
+        meta.reason = reason_t.RESENT;
     }
 
     @id(ACTION_ASK_PARENT) @name(".ask_parent")
     action ask_parent() {
-        meta.fate = FATE_ASK;
-        meta.reason = REASON_RESENT;
+        meta.fate = fate_t.ASK;
+        meta.reason = reason_t.RESENT;
     }
 
     @id(TABLE_VERDICT) @name(".verdict")
@@ -83,26 +83,26 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         size = 23;
 #endif
         const entries = {
-            (0, _, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, KIND_RESULT, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, KIND_MISSING, _) : refuse_stray(REASON_MALFORMED);
-            (1, 0, _, _, _, _, _, _, _, _, _) : refuse_stray(REASON_UNKNOWN);
-            (1, 1, 0, _, _, _, _, _, _, _, _) : refuse(REASON_MALFORMED);
-            (1, 1, 1, 0, _, _, _, _, _, _, _) : refuse(REASON_OUT_OF_LEASE);
+            (0, _, _, _, _, _, _, _, _, _, _) : refuse_stray(reason_t.MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, kind_t.RESULT, _) : refuse_stray(reason_t.MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, kind_t.MISSING, _) : refuse_stray(reason_t.MALFORMED);
+            (1, 0, _, _, _, _, _, _, _, _, _) : refuse_stray(reason_t.UNKNOWN);
+            (1, 1, 0, _, _, _, _, _, _, _, _) : refuse(reason_t.MALFORMED);
+            (1, 1, 1, 0, _, _, _, _, _, _, _) : refuse(reason_t.OUT_OF_LEASE);
             // What the parent alone is admitted with.
-            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_RESULT, _) : complete();
-            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_RESULT, _) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, _, _, _, _, KIND_RESULT, _) : refuse(REASON_STALE);
-            (1, 1, 1, 1, ROUND_SAME, 0, 1, _, _, KIND_MISSING, _) : raise_again();
-            (1, 1, 1, 1, ROUND_SAME, 1, 1, _, _, KIND_MISSING, _) : refuse(REASON_DUPLICATE);
-            (1, 1, 1, 1, _, _, _, _, _, KIND_MISSING, _) : refuse(REASON_STALE);
+            (1, 1, 1, 1, relation_t.SAME, 0, 1, _, _, kind_t.RESULT, _) : complete();
+            (1, 1, 1, 1, relation_t.SAME, 1, 1, _, _, kind_t.RESULT, _) : refuse(reason_t.DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, kind_t.RESULT, _) : refuse(reason_t.STALE);
+            (1, 1, 1, 1, relation_t.SAME, 0, 1, _, _, kind_t.MISSING, _) : raise_again();
+            (1, 1, 1, 1, relation_t.SAME, 1, 1, _, _, kind_t.MISSING, _) : refuse(reason_t.DUPLICATE);
+            (1, 1, 1, 1, _, _, _, _, _, kind_t.MISSING, _) : refuse(reason_t.STALE);
             // What workers are.
-            (1, 1, 1, 1, ROUND_OLDER, _, _, _, _, _, _) : refuse(REASON_STALE);
+            (1, 1, 1, 1, relation_t.OLDER, _, _, _, _, _, _) : refuse(reason_t.STALE);
             // All are in, and the parent has not answered. All workers wait for the same answer, so one of them asks.
             (1, 1, 1, 1, _, 1, 1, 0, 1, _, WORKER_THAT_ASKS) : ask_parent();
-            (1, 1, 1, 1, _, 1, 1, 0, 0, KIND_DATA, WORKER_THAT_ASKS) : ask_parent();
+            (1, 1, 1, 1, _, 1, 1, 0, 0, kind_t.DATA, WORKER_THAT_ASKS) : ask_parent();
             (1, 1, 1, 1, _, 1, 1, 0, 0, _, WORKER_THAT_ASKS) : raise_again();
-            (1, 1, 1, 1, _, 1, 1, 0, _, _, _) : refuse(REASON_DUPLICATE);
+            (1, 1, 1, 1, _, 1, 1, 0, _, _, _) : refuse(reason_t.DUPLICATE);
             // Everything else; the last row is for where there is a parent.
             // TODO: what becomes of a packet that is in order. Five rows; the first that matches counts.
             (1, 1, 1, 1, _, 0, 1, 0, _, _, _) : raise();

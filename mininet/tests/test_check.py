@@ -35,7 +35,7 @@ def test_the_exercise_is_the_programs_own_table_without_five_rows() -> None:
     assert "TODO" in todo
     left_out = [line for line in solution if line not in exercise]
     assert [line.split(":")[1].strip() for line in left_out] == [
-        "refuse(REASON_DUPLICATE);",
+        "refuse(reason_t.DUPLICATE);",
         "resend();",
         "report_missing();",
         "complete();",

@@ -48,7 +48,6 @@ ACTIONS = {
     "note": (0x01000013, {"number": 48}),
     "forward_to": (0x01000004, {"port": 9}),
     "flood": (0x01000005, {}),
-    "lose_copies": (0x01000006, {"chance": 16}),
 }
 COUNTERS = {"packets": (0x12000001, len(count.COLUMNS)), "contributions": (0x12000002, SWITCH_WORKERS_MAX)}
 
