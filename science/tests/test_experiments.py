@@ -39,7 +39,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
         9,
     ),
     "momentum-correction": ({"workers": 4, "epochs": 1, "seeds": 1}, 6),
-    "block-sparsifiers": ({"workers": 5, "steps": 200, "every": 10, "epochs": 1, "seeds": 1}, 19),
+    "block-sparsifiers": ({"workers": 5, "steps": 200, "every": 10, "epochs": 1, "seeds": 1}, 20),
     "importance-sampling": ({"workers": 5, "steps": 900, "every": 18}, 13),
     "granularity-training": (
         {"workers": 2, "epochs": 1, "seeds": 1, "names": ["threshold", "adaptive threshold"]},
@@ -52,9 +52,9 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "scaling-factor": ({"epochs": 1, "exponents": [-1, 2, 3, 4, 5, 6, 7, 8, 12]}, 20),
     "coordinate-sampling": ({"workers": 10, "steps": 1100}, 13),
-    "cost-model": ({"epochs": 2}, 23),
+    "cost-model": ({"epochs": 2}, 27),
     "bidirectional": ({"steps": 300}, 8),
-    "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 13),
+    "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 16),
     "block-density": ({"draws": 3}, 11),
 }
 """The arguments, and the number of claims."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from wiresum.convex import (
@@ -12,8 +10,8 @@ from wiresum.convex import (
     diana_nonconvex_noise,
     diana_nonconvex_rule,
     diana_rule,
-    ef21_step_size,
     isega_rule,
+    vr_diana_nonconvex_rule,
     vr_diana_rule,
     vr_diana_step_size,
 )
@@ -93,19 +91,24 @@ def test_vr_dianas_rule_meets_the_conditions_of_its_proof() -> None:
     assert rule.bound(0, 1.0, 2.0, 3.0) == 1 + 2 * rule.shift_weight + 3 * rule.row_weight
 
 
-def test_ef21s_step_size_becomes_gradient_descents_without_compression() -> None:
-    assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=1.0) == 0.5
-    steps = [ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=c) for c in (0.01, 0.1, 0.5, 1.0)]
-    assert steps == sorted(steps)
-
-
-@pytest.mark.parametrize("contraction", [0.01, 0.1, 0.5, 0.9])
-def test_ef21s_step_size_is_its_theorems(contraction: float) -> None:
-    """arXiv 2106.05203, theorem 1: gamma = 1/(L + L~ sqrt(beta/theta)), theta = 1 - sqrt(1 - a), beta = (1 - a)/theta,
-    so that sqrt(beta/theta) = sqrt(1 - a)/(1 - sqrt(1 - a))."""
-    root = math.sqrt(1 - contraction)
-    expected = 1 / (2.0 + 5.0 * root / (1 - root))
-    assert ef21_step_size(smoothness=2.0, worker_smoothness=5.0, contraction=contraction) == pytest.approx(expected)
+@pytest.mark.parametrize("omega", [0.0, 0.1, 5.0, 100.0])
+def test_vr_dianas_nonconvex_rule_meets_the_conditions_of_its_proof(omega: float) -> None:
+    smoothness, workers, refresh = 3.0, 10, 1 / 50
+    rule = vr_diana_nonconvex_rule(smoothness=smoothness, omega=omega, workers=workers, refresh=refresh)
+    gamma, alpha, c = rule.step_size, rule.alpha, rule.shift_weight
+    of_estimate = smoothness * gamma**2  # A, the factor of E|g|^2 in E V'
+    e = 2 * of_estimate * smoothness**2 * (1 + 4 * omega) / (workers * refresh)
+    near = pytest.approx
+    assert (1 + alpha / 2) * (1 - alpha) <= 1 - alpha / 2
+    assert (1 - refresh) * (1 + 2 / refresh) + refresh <= 2 / refresh
+    added = 3 * c * smoothness**2 * gamma**2 / alpha + 2 * e * gamma**2 / refresh
+    assert added <= of_estimate / 2 * (1 + 1e-12)
+    assert of_estimate * omega / workers + c * (1 - alpha / 2) == near(c, abs=1e-15)
+    of_rows = of_estimate * smoothness**2 * (1 + omega) / workers + 1.5 * c * alpha * smoothness**2
+    assert of_rows + e * (1 - refresh / 2) == near(e)
+    assert of_estimate <= gamma / 2 * (1 + 1e-12)
+    assert added == near(of_estimate / 2) or gamma == near(1 / (2 * smoothness)), "the step size is not smaller"
+    assert rule.bound(10, 2.0, 3.0) == near(2 * (2 + 3 * c) / (10 * gamma))
 
 
 def test_the_noise_of_minibatches_covers_what_the_proof_adds_to_v_in_a_step() -> None:

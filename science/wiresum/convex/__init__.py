@@ -19,8 +19,8 @@ from wiresum.convex.theory import (
     diana_nonconvex_noise,
     diana_nonconvex_rule,
     diana_rule,
-    ef21_step_size,
     isega_rule,
+    vr_diana_nonconvex_rule,
     vr_diana_rule,
     vr_diana_step_size,
 )
@@ -46,8 +46,8 @@ __all__ = [
     "diana_nonconvex_rule",
     "diana_rule",
     "distributed_minimize",
-    "ef21_step_size",
     "isega_rule",
+    "vr_diana_nonconvex_rule",
     "vr_diana_rule",
     "vr_diana_step_size",
 ]

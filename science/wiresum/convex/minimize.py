@@ -8,7 +8,7 @@
     ISEGA      RandK(1/n, memory="diana")
     IBCD       RandK(1/n)                                   needs grad f_i(x*) = 0
     ISAGA      RandK(1/n, memory="diana"), estimator=SAGA() the whole table is updated, not a block
-    EF21       TopK(ratio, memory="ef21")
+    EF21       TopK(ratio, memory="diana")
     QSGD       QSGD()
 
 Only gradients travel: every worker computes the same x from the same aggregates. Simulated workers (the default) and a

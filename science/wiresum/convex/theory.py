@@ -158,9 +158,19 @@ def vr_diana_rule(*, smoothness: float, strong_convexity: float, omega: float, w
     )
 
 
-def ef21_step_size(*, smoothness: float, worker_smoothness: float, contraction: float) -> float:
-    """The step size of EF21 (arXiv 2106.05203, theorem 1). `worker_smoothness` is the root mean square of the L_i, or
-    more."""
-    theta = 1 - math.sqrt(1 - contraction)
-    beta = (1 - contraction) / theta
-    return 1 / (smoothness + worker_smoothness * math.sqrt(beta / theta))
+def vr_diana_nonconvex_rule(*, smoothness: float, omega: float, workers: int, refresh: float) -> MeanRule:
+    """VR-DIANA with L-SVRG, one row a step, on an f that need not be convex: bounds the mean of |grad f(x_k)|^2.
+
+    `smoothness` is that of every row's loss; `start` and `shift_square` are those of `diana_nonconvex_rule`. The proof
+    is Wiresum's own, of the rate of arXiv 1904.05115 in omega, with 1/refresh rows in place of their power 2/3. In
+    short: with D and G as there, R = |x_k - w|^2 for the anchor w, A = L gamma^2, and alpha = 1/(1 + omega),
+        E|g|^2 <= G + (omega/n) D + ((1 + omega)/n) L^2 R,
+        E D' <= (1 - alpha/2) D + (3/2) alpha L^2 R + (3/alpha) L^2 gamma^2 E|g|^2,
+        E R' <= (1 - refresh/2) R + (2/refresh) gamma^2 E|g|^2.
+    With V = f + c D + e R, c = 2 A omega/(n alpha) and e = 2 A L^2 (1 + 4 omega)/(n refresh), no D and no R is left if
+    the second and third lines add at most A/2 to E|g|^2, and then E V_(k+1) <= V_k - (gamma/2) G, since R_0 = 0.
+    """
+    alpha = 1 / (1 + omega)
+    moved = (12 * omega / alpha**2 + 8 * (1 + 4 * omega) / refresh**2) / workers
+    step_size = min(1 / 2, 1 / math.sqrt(moved)) / smoothness
+    return MeanRule(step_size, alpha, 2.0, 2 * smoothness * step_size**2 * omega / (workers * alpha))

@@ -51,6 +51,9 @@ class Penalised(LogisticRegression):
     def worker_smoothness(self) -> float:
         return super().worker_smoothness + 2 * PENALTY
 
+    def rows_smoothness(self, worker: int) -> Vector:
+        return super().rows_smoothness(worker) + 2 * PENALTY
+
     def hessian(self, x: Vector) -> Array:
         return self._hessian(x) + np.diag(2 * PENALTY * (1 - 3 * x**2) / (1 + x**2) ** 3)
 

@@ -176,10 +176,18 @@ Choose: TypeAlias = Callable[[Array, Array], npt.NDArray[np.bool_]]
 
 
 def error_feedback(
-    task: Task, choose: Choose, *, step_size: float, steps: int, every: int, seeds: int = 1, decay: float = 0.0
+    task: Task,
+    choose: Choose,
+    *,
+    step_size: float,
+    steps: int,
+    every: int,
+    seeds: int = 1,
+    decay: float = 0.0,
+    in_steps: bool = False,
 ) -> Array:
     """Runs gradient descent with error feedback and step size step_size / (1 + decay k). Returns the errors, (records,
-    seeds)."""
+    seeds). `in_steps` keeps residuals of steps, as in arXiv 1901.09847, and not of gradients."""
     problem = Problem(task)
     workers, dimension = len(problem.rows), problem.rows.shape[2]
     x, residual = np.zeros((seeds, dimension)), np.zeros((seeds, workers, dimension))
@@ -187,10 +195,11 @@ def error_feedback(
     for step in range(steps + 1):
         if step % every == 0:
             errors.append(problem.errors(x))
-        waiting = residual + problem.gradients(x)
+        rate = step_size / (1 + decay * step)
+        waiting = residual + (rate if in_steps else 1) * problem.gradients(x)
         sent = np.stack([np.where(choose(mine, at), mine, 0) for mine, at in zip(waiting, x, strict=True)])
         residual = waiting - sent
-        x = x - step_size / (1 + decay * step) * sent.mean(axis=1)
+        x = x - (1 if in_steps else rate) * sent.mean(axis=1)
     return np.array(errors)
 
 
