@@ -1,4 +1,4 @@
-"""A small run of the benchmark of compressed training: real groups on real links. Needs root."""
+"""A small run of the benchmark of compressed training, on real links as root; and the memory that its methods keep."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.nightly
+
+def test_a_method_keeps_its_vectors_its_state_and_an_array_to_use_again_as_the_guide_says(tmp_path: Path) -> None:
+    from wiresum.experiments.adaptive_optimizers import METHODS, guide_table
+    from wiresum_lab.benchmarks.compress import memory
+    from wiresum_lab.benchmarks.compress.__main__ import main
+
+    path = tmp_path / "compress.json"
+    assert main(["--memory", "--workers", "4", "--json", str(path)]) == 0
+    table = guide_table()
+    for record in json.loads((tmp_path / "compress-memory.json").read_text()):
+        guide = table.pop(record["method"])
+        assert record["kept"] == pytest.approx(guide["kept"], abs=0.11), record
+        assert record["peak"] == pytest.approx(guide["peak"], rel=0.1), record
+    assert table == {}
+    side = 128
+    gradient_bytes = 4 * side * (side + 2)
+    for name, method in METHODS.items():
+        kept, peak, engine = memory.memory_of(method, 4, side)
+        state = engine.state_dict()
+        stores = [*state["own"][0].values(), state["common"], *(one["state"] for one in state["states"])]
+        stores += [dict(enumerate(vectors)) for vectors in engine._spare[0].values()]
+        held = sum(vector.nbytes for store in stores for vector in store.values())
+        assert kept * gradient_bytes == pytest.approx(held, abs=0.3 * gradient_bytes), name
+        assert peak >= kept + 1, "a step has a result"
 
 
+@pytest.mark.nightly
 def test_training_validation_and_test_images_are_disjoint(tmp_path: Path) -> None:
     from wiresum_lab.benchmarks.compress.__main__ import write_digits
 
@@ -20,6 +44,7 @@ def test_training_validation_and_test_images_are_disjoint(tmp_path: Path) -> Non
     assert len(images) == sum(map(len, parts)) == 1797
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("gloo_on_a_star")
 @pytest.mark.timeout(300)
 def test_every_method_trains_and_compressed_ones_send_less(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def differing(rank: int, size: int) -> dict[str, str]:
     last, texts = rank == size - 1, {}
     sums = torch.amp.GradScaler("cpu", init_scale=4.0 if last else 2.0)
     for name, method, options in (
-        ("seed", wc.THC(), {"seed": int(last)}),
+        ("seed", wc.RandKSameSeed(0.5), {"seed": int(last)}),
         ("granularity", wc.TopK(0.1), {"granularity": "model" if last else "layer"}),
         ("start_step", wc.TopK(0.1), {"start_step": int(last)}),
         ("leave_out", wc.TopK(0.1), {"leave_out": ["*.bias"] if last else []}),
@@ -282,7 +282,8 @@ def test_a_state_that_only_some_workers_have_loaded_is_an_error_at_all(trio: Clu
 def engines_differ(rank: int, size: int) -> list[str]:
     texts = []
     segments = [wc.Segment((wc.Piece("x", (4,)),))]
-    for seed, method, name in ((rank, wc.THC(), "x"), (0, wc.QSGD(15 - rank), "x"), (0, wc.QSGD(), f"{rank}")):
+    engines = ((rank, wc.RandKSameSeed(0.5), "x"), (0, wc.QSGD(15 - rank), "x"), (0, wc.QSGD(), f"{rank}"))
+    for seed, method, name in engines:
         engine = wc.Engine(method, aggregator_of(), seed=seed)
         try:
             engine.average([wc.Segment((wc.Piece(name, (4,)),))], [[np.ones(4)]])
@@ -310,9 +311,12 @@ def wrong(rank: int, size: int) -> None:
     skipping = DistributedDataParallel(torch.nn.Linear(3, 3), skip_all_reduce_unused_params=True)
     with pytest.raises(ValueError, match="use find_unused_parameters=True alone"):
         wc.attach(skipping, optimizer_of(skipping), wc.QSGD())
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    with pytest.raises(ValueError, match=r"have momentum \(0\.9\)"):
-        wc.attach(ddp, optimizer, wc.GTopK(0.1, memory="momentum-correction"))
+    corrected = wc.GTopK(0.1, memory="momentum-correction")
+    for kind, momentum in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"betas": (0.9, 0.99)})):
+        with pytest.raises(ValueError, match=rf"and {kind.__name__} have momentum \(0\.9\): create"):
+            wc.attach(ddp, kind(ddp.parameters(), lr=0.1, **momentum), corrected)
+    fresh = model()
+    wc.attach(fresh, torch.optim.AdamW(fresh.parameters(), betas=(0.0, 0.99)), corrected).detach()
     ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
     with pytest.raises(RuntimeError, match=r"has a communication hook already .*takes only one"):
         wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))

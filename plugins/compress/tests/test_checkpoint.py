@@ -88,7 +88,7 @@ def refused(state: Any, engine: Engine, *texts: str, **options: Any) -> None:
         (TopK(0.1), TopK(WarmUp(0.1, 2)), "method.ratio is 0.1 in the state and WarmUp here"),
         (GTopK(WarmUp(0.1, 2)), GTopK(WarmUp(0.1, 3)), "method.ratio.steps is 2 in the state and 3 here"),
         (QSGD(), Quantiser(15, "2", 512, bits=8), "method is QSGD in the state and Quantiser here"),
-        (TopK(0.1), TopK(0.1, memory="ef21"), "method.memory is ErrorFeedback in the state and EF21 here"),
+        (TopK(0.1), TopK(0.1, memory="diana"), "method.memory is ErrorFeedback in the state and Shift here"),
         (RandK(0.1, memory=Shift(0.1)), RandK(0.1, memory="diana"), "method.memory.alpha is 0.1 in the state and None"),
         (TopK(0.1, down=QSGD()), TopK(0.1), "method.down is QSGD in the state and None here"),
         (QuantisedRandK(0.3, QSGD()), QuantisedRandK(0.3, QSGD(3)), "method.quantiser.levels is 15"),

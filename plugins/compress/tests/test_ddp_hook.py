@@ -315,7 +315,7 @@ def test_accumulation_and_other_precisions(switched: Cluster) -> None:
 
 
 UNUSED_METHODS = ("IntDIANA", "TopK", "gTop-k", "gTop-k, momentum corrected", "TopK, EF21", "PowerSGD",
-                  "THC", "TopK, quantised down")  # fmt: skip
+                  "TopK, quantised down")  # fmt: skip
 
 
 def kept(run: Run, layer: str) -> Any:

@@ -46,7 +46,6 @@ SUMMED = [
     *(wc.IntSGD(bits, scale="estimate") for bits in (8, 16, 32)),
     wc.SignMajority(),
     wc.PowerSGD(2),
-    wc.THC(),
 ]
 POISONED = [
     wc.RandK(0.1),
@@ -78,7 +77,7 @@ def test_its_variance_is_within_the_declared_omega(compressor: wc.Compressor, wo
     assert_variance_within_omega(compressor, vectors(workers))
 
 
-@pytest.mark.parametrize("compressor", [*UNBIASED, wc.THC(), wc.TopK(0.1)], ids=repr)
+@pytest.mark.parametrize("compressor", [*UNBIASED, wc.TopK(0.1)], ids=repr)
 def test_the_result_is_the_mean_of_what_each_worker_believes_it_sent(compressor: wc.Compressor) -> None:
     outcome = exchange(compressor, vectors(4))
     np.testing.assert_allclose(outcome.means[0], np.mean([row[0] for row in outcome.own], axis=0), atol=1e-12)
@@ -132,10 +131,6 @@ RATIOS = (wc.TopK, wc.GTopK, wc.RandK, wc.RandKSameSeed, wc.RandKPartition, wc.B
         (lambda: wc.GTopK(0.1, bits=8), "16 or 32 bits, not 8"),
         (lambda: wc.GTopK(0.1, mode="tree", bits=16), "sends values unchanged"),
         (lambda: wc.PowerSGD(0), "at least 1 column, not 0"),
-        (lambda: wc.THC(0), "at least 1 bit, not 0"),
-        (lambda: wc.THC(cut=1.5), "in (0, 1), not 1.5"),
-        (lambda: wc.THC(block=100), "power of two"),
-        (lambda: wc.THC(granularity=13), "granularity"),
         (lambda: wc.SignMajority(bits=4), "bits, not 4"),
         (lambda: wc.Quantiser(norm="banana"), "the norm is '1', '2', 'inf', not 'banana'"),
         (lambda: wc.Quantiser(norm=math.inf), "the norm is '1', '2', 'inf', not inf"),

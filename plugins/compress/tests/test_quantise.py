@@ -11,7 +11,6 @@ import pytest
 from wiresum.compress import (
     DIANA,
     QSGD,
-    THC,
     InProcess,
     OwnScale,
     Quantiser,
@@ -126,7 +125,7 @@ def test_more_levels_than_the_bits_have_room_for_are_refused() -> None:
     ("method", "workers"),
     [
         (method, workers)
-        for method, most in [(QSGD(), 8), (THC(), 8), (DIANA(), 127), (TernGrad(), 127), (SignMajority(), 127)]
+        for method, most in [(QSGD(), 8), (DIANA(), 127), (TernGrad(), 127), (SignMajority(), 127)]
         for workers in (most, most + 1)
     ],
     ids=str,

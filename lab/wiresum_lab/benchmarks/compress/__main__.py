@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from wiresum_lab.benchmarks import program
+from wiresum_lab.benchmarks.compress import memory
 from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
 from wiresum_lab.benchmarks.program import Case, Record, seconds_of, take_turns
 from wiresum_lab.namespaces.links import Link
@@ -39,11 +40,11 @@ TITLES = {
     DENSE_16: "16-bit sums",
     DENSE_8: "8-bit sums",
     INT_DIANA: "IntDIANA, 8 bits",
+    "int-diana-estimate": "IntDIANA, 8 bits, estimate",
     "qsgd": "QSGD, 15 levels",
     "powersgd": "PowerSGD, rank 2",
     "topk": f"Top-k, {RATIO:.0%}",
     "natural": "natural",
-    "thc": "THC",
     "randk": "RandK, 10%, DIANA",
     G_TOP_K: f"gTop-k, {RATIO:.0%}, 16-bit values",
 }
@@ -147,7 +148,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add("--momentum", 0.8, "momentum of all ways")
     parser.add("--every", 20, "steps between accuracies")
     parser.add("--ways", list(WAYS), "ways to train", choices=WAYS)
+    parser.add_argument("--memory", action="store_true", help="instead measure each method's memory, without root")
     options = parser.parse_args(arguments)
+    if options.memory:
+        program.keep(options.json.with_name("compress-memory.json"), memory.records(options.workers))
+        return 0
     options.ways = [way for way in WAYS if way == GLOO or way in options.ways]  # every way is compared with Gloo
     return program.run(options, measure, figures, draw)
 

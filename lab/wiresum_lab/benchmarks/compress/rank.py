@@ -39,13 +39,13 @@ INT_DIANA, G_TOP_K = "int-diana", "gtopk"
 DENSE = {DENSE_16: wiresum.torch.Options(bits=16, slots=SLOTS), DENSE_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
 """Options of groups that sum with fewer bits, without compression: the backend's own formats."""
 METHODS: dict[str, tuple[wc.Compressor, str]] = {
-    INT_DIANA: (wc.IntDIANA(bits=8, scale="estimate"), "layer"),  # plain SGD costs this method no accuracy
+    INT_DIANA: (wc.IntDIANA(bits=8), "layer"),
+    "int-diana-estimate": (wc.IntDIANA(bits=8, scale="estimate"), "layer"),
     "qsgd": (wc.QSGD(), "layer"),
     "powersgd": (wc.PowerSGD(2), "layer"),
     "topk": (wc.TopK(RATIO), "model"),
     G_TOP_K: (wc.GTopK(RATIO, bits=16), "model"),
     "natural": (wc.Natural(), "layer"),
-    "thc": (wc.THC(), "layer"),
     "randk": (wc.RandK(0.1, memory="diana"), "layer"),
 }
 WAYS = (GLOO, WIRESUM, *DENSE, *METHODS)

@@ -1,4 +1,4 @@
-"""Compressed communication: DIANA, IntSGD, EF21, Top-k and others.
+"""Compressed communication: DIANA, IntSGD, PowerSGD, Top-k and others.
 
 A method is a small immutable object. `attach` makes DistributedDataParallel use one (ddp_hook.py), and an `Engine` runs
 one without PyTorch. docs/compress.md helps to choose one, or to write another.
@@ -24,7 +24,7 @@ from wiresum.compress.compressor import (
 from wiresum.compress.engine import Engine
 from wiresum.compress.gtopk import GTopK
 from wiresum.compress.integer import IntDIANA, IntSGD
-from wiresum.compress.memory import EF21, ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
+from wiresum.compress.memory import ErrorFeedback, Memory, MomentumCorrection, NoMemory, Shift
 from wiresum.compress.natural import Identity, Natural, SignMajority
 from wiresum.compress.powersgd import PowerSGD
 from wiresum.compress.quantise import DIANA, QSGD, Quantiser, TernGrad
@@ -40,7 +40,6 @@ from wiresum.compress.sparse import (
     Threshold,
     TopK,
 )
-from wiresum.compress.thc import THC
 from wiresum.compress.turn import Turn
 
 if TYPE_CHECKING:
@@ -49,9 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIANA",
-    "EF21",
     "QSGD",
-    "THC",
     "AdaptiveThreshold",
     "Aggregator",
     "Attachment",

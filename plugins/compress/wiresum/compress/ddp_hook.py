@@ -471,12 +471,12 @@ def _require_trainable(optimizer: Optimizer) -> None:
 
 
 def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
-    momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
+    momenta = [group.get("momentum") or group.get("betas", (0,))[0] for group in optimizer.param_groups]
     memory = memory_of(method.memory)
     if memory.has_momentum and any(momenta):
         raise ValueError(
-            f"both the memory ({type(memory).__name__}) and the optimizer have momentum ({max(momenta)}): create the "
-            "optimizer with momentum=0"
+            f"both the memory ({type(memory).__name__}) and {type(optimizer).__name__} have momentum "
+            f'({max(momenta)}): create an optimizer without, or use memory="error-feedback"'
         )
 
 

@@ -71,6 +71,8 @@ class IntSGD(IntegerCompressor):
         return native.rounded(turn.draw(), vector, np.array([self._quantum(turn)]), max(1, turn.size), bound)
 
     def clamped(self, vector: Vector, integers: Int32Array, turn: Turn) -> int:
+        if turn.shared is not None:
+            return 0  # a maximum fills the bits
         bound = packing.limit(self.bits_at(turn), turn.workers)
         if max(int(integers.max(initial=0)), -int(integers.min(initial=0))) < bound:
             return 0

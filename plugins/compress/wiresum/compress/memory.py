@@ -6,7 +6,7 @@ of these are pure functions; engine.py keeps the vectors.
 
     ErrorFeedback         the residual (the part that was not sent) is added to the next gradient
     MomentumCorrection    error feedback for gradients with momentum
-    Shift, EF21           the difference to a vector that follows the gradient is compressed
+    Shift                 the difference to a vector that follows the gradient is compressed
 """
 
 from __future__ import annotations
@@ -228,21 +228,11 @@ class Shift(Memory):
         return common + mean, moved
 
 
-class EF21(Shift):
-    """The Shift memory with alpha = 1, for contractive compressors, which may be biased."""
-
-    def fitted(self, compressor: Bounds, size: int, workers: int) -> Shift:
-        if compressor.contraction(size) is None:
-            raise ValueError(f"EF21 is for contractive compressors, and {type(compressor).__name__} declares none")
-        return Shift(alpha=1.0)
-
-
 MEMORIES: dict[str, type[Memory]] = {
     "none": NoMemory,
     "error-feedback": ErrorFeedback,
     "momentum-correction": MomentumCorrection,
     "diana": Shift,
-    "ef21": EF21,
 }
 
 
