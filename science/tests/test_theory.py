@@ -91,9 +91,10 @@ def test_vr_dianas_rule_meets_the_conditions_of_its_proof() -> None:
     assert rule.bound(0, 1.0, 2.0, 3.0) == 1 + 2 * rule.shift_weight + 3 * rule.row_weight
 
 
+@pytest.mark.parametrize("refresh", [1 / 50, 1.0])
 @pytest.mark.parametrize("omega", [0.0, 0.1, 5.0, 100.0])
-def test_vr_dianas_nonconvex_rule_meets_the_conditions_of_its_proof(omega: float) -> None:
-    smoothness, workers, refresh = 3.0, 10, 1 / 50
+def test_vr_dianas_nonconvex_rule_meets_the_conditions_of_its_proof(omega: float, refresh: float) -> None:
+    smoothness, workers = 3.0, 10
     rule = vr_diana_nonconvex_rule(smoothness=smoothness, omega=omega, workers=workers, refresh=refresh)
     gamma, alpha, c = rule.step_size, rule.alpha, rule.shift_weight
     of_estimate = smoothness * gamma**2  # A, the factor of E|g|^2 in E V'
