@@ -289,12 +289,14 @@ def cables(star: Bmv2Star) -> Iterator[dict[int, socket.socket]]:
 
 @contextlib.contextmanager
 def programmed_bmv2(program: Pipeline | None = None) -> Iterator[Programmed]:
-    """bmv2 as the conformance suite sees a switch."""
+    """bmv2 as the conformance suite sees a switch. If a program is given, the fences are pings: it may answer nothing
+    else."""
+    kind = PingedWires if program else Wires
     program = program or device_config.bmv2()
     with Bmv2Star(PORTS - 1, pipeline=program) as star, cables(star) as sockets:
         client = Client(star.p4runtime, star.device, election_id=STANDBY_ID + 1, times=PATIENT)
         client.wait_ready()
-        wires = Wires(sockets, own_of(star), fence_s_max=PATIENCE_S)
+        wires = kind(sockets, own_of(star), fence_s_max=PATIENCE_S)
         with contextlib.closing(Programmed(client, program, wires, frozenset(PROFILES))) as switch:
             yield switch
 
