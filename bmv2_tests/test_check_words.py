@@ -14,18 +14,12 @@ from wiresum_lab.processes import Program
 
 ELEMENTS = 500
 WRITER = """
-import io, itertools
-from thriftpy2.parser import load_fp
-from thriftpy2.protocol import TBinaryProtocolFactory, TMultiplexedProtocolFactory
-from thriftpy2.rpc import client_context
-interface = load_fp(io.StringIO('''
-service Standard { void bm_register_write(1: i32 context, 2: string name, 3: i32 index, 4: i64 value) }
-'''), "bmv2_thrift")
-protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
-with client_context(interface.Standard, "127.0.0.1", 9090, proto_factory=protocol) as client:
+import itertools
+from wiresum_lab.namespaces.bmv2_registers import register_writer
+with register_writer("127.0.0.1") as write:
     print("ready", flush=True)
     for cell in itertools.cycle(range(32)):
-        client.bm_register_write(0, "sums", cell, 1 << 40 | cell)
+        write("sums", cell, 1 << 40 | cell)
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -19,24 +19,13 @@ from wiresum_lab.processes import Program, wait_until
 PAGE, SECTION = REPOSITORY / "docs/bmv2.md", "Run it on interfaces of your own"
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 THRIFT = """
-import io, sys
-from thriftpy2.parser import load_fp
-from thriftpy2.protocol import TBinaryProtocolFactory, TMultiplexedProtocolFactory
-from thriftpy2.rpc import client_context
+import sys
 from thriftpy2.thrift import TException
 from thriftpy2.transport import TTransportException
-from wiresum_lab.patience import PATIENCE_S
-interface = load_fp(io.StringIO('''
-exception InvalidRegisterOperation { 1: i32 code }
-service Standard {
-  void bm_register_write(1: i32 context, 2: string name, 3: i32 index, 4: i64 value)
-    throws (1: InvalidRegisterOperation error),
-}'''), "bmv2_thrift")
-protocol = TMultiplexedProtocolFactory(TBinaryProtocolFactory(), "standard")
+from wiresum_lab.namespaces.bmv2_registers import register_writer
 try:
-    waits = dict.fromkeys(("connect_timeout", "socket_timeout"), int(1000 * PATIENCE_S))
-    with client_context(interface.Standard, sys.argv[1], 9090, proto_factory=protocol, **waits) as client:
-        client.bm_register_write(0, "sums", 33, 1)
+    with register_writer(sys.argv[1]) as write:
+        write("sums", 33, 1)
 except TTransportException:
     print("closed")
 except TException:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum.agent import WorkerLostError, WrongSumError
+from wiresum.agent import JobAbortedError, WorkerLostError, WrongSumError
 
 
 def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
@@ -19,8 +19,8 @@ def gradient(weights: torch.Tensor, rank: int, step: int) -> torch.Tensor:
 
 
 def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int | str]:
-    """Until a worker is lost, a sum is wrong, or a check word says that one is. The file `steps` says how far it has
-    come."""
+    """Trains until a worker is lost, a sum is wrong, or a check word shows one, here or at a worker that aborts the job
+    then. The file `steps` says how far the training has come."""
     weights = torch.arange(float(elements)) % 64
     step = 0
     try:
@@ -38,6 +38,8 @@ def train(rank: int, size: int, elements: int, steps: Path) -> dict[str, int | s
             return {"steps": step, "lost": error.__cause__.rank}
         if isinstance(error.__cause__, WrongSumError):
             return {"steps": step, "seen": str(error.__cause__)}
+        if isinstance(error.__cause__, JobAbortedError):
+            return {"steps": step, "aborted": str(error.__cause__)}
         raise
 
 
