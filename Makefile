@@ -204,13 +204,16 @@ docs: $(docs_venv)/.ready  ##! build the documentation as a site into build/docs
 
 # ---- packages ------------------------------------------------------------------------------------------------------
 
-.PHONY: wheels deb clean
+.PHONY: wheels deb release clean
 wheels: $(ready)-dev  ##! build an sdist, and a wheel for each Python that is here
 	.ci/wheels
 
 deb: $(ready)-dev  ##! build a Debian package into dist, and try it
 	.ci/wheel
 	.ci/deb
+
+release: $(ready)-dev  ##! check the tagged commit, build its packages, and try them: for an hour
+	.ci/release
 
 clean:  ##! remove what was built, not the virtual environment
 	rm -rf build dist
