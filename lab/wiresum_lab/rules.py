@@ -10,6 +10,7 @@ a rule's words changes one line beside the page's, in place of every source that
 
     python -m wiresum_lab.rules                 what is wrong, if anything
     python -m wiresum_lab.rules --table         the rules, what implements each, and what tests it
+    python -m wiresum_lab.rules --table R3.7    the same of one rule
     python -m wiresum_lab.rules --read R3.7     its citations have been read, and are right
 """
 
@@ -128,9 +129,10 @@ def complaints_of(checkout: Checkout) -> list[str]:
     return found + [f"{PAGE} has no {number} any more: run --read {number}" for number in gone]
 
 
-def table(checkout: Checkout) -> str:
+def table(checkout: Checkout, numbers: list[str]) -> str:
     lines = []
-    for number, text in checkout.rules.items():
+    for number in numbers:
+        text = checkout.rules[number]
         lines.append(f"{number}  {' '.join(text.split())[:100]}")
         for what, is_test in (("implemented", False), ("tested", True)):
             places = [str(each) for each in checkout.citations if each.rule == number and each.is_test is is_test]
@@ -147,17 +149,21 @@ def write_read(root: Path, checkout: Checkout, numbers: list[str]) -> None:
 
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m wiresum_lab.rules", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--table", action="store_true", help="print what implements and what tests each rule")
+    parser.add_argument(
+        "--table", nargs="*", metavar="RULE", help="print what implements and what tests each of these rules, or of all"
+    )
     parser.add_argument("--read", nargs="+", metavar="RULE", default=[], help="its citations have been read")
     arguments = parser.parse_args(given)
     checkout = read_checkout(REPOSITORY, tracked_files())
     if unknown := set(arguments.read) - set(checkout.rules) - set(checkout.read):
         parser.error(f"{PAGE} has never had {', '.join(sorted(unknown, key=order))}")
+    if unknown := set(arguments.table or []) - set(checkout.rules):
+        parser.error(f"{PAGE} does not have {', '.join(sorted(unknown))}")
     if arguments.read:
         write_read(REPOSITORY, checkout, arguments.read)
         return 0
-    if arguments.table:
-        print(table(checkout))
+    if arguments.table is not None:
+        print(table(checkout, arguments.table or list(checkout.rules)))
         return 0
     complaints = complaints_of(checkout)
     print("\n".join(complaints) or f"rules: {len(checkout.rules)}, citations: {len(checkout.citations)}")

@@ -388,3 +388,14 @@ def test_every_import_in_an_example_on_a_page_exists() -> None:
     imports = {match for text in python for match in re.findall(r"^(?:from|import) ([\w.]+)", text, re.MULTILINE)}
     assert "wiresum.compress" in imports
     nothing(name for name in imports if not (name in MODULES or find_spec(name.partition(".")[0])))
+
+
+def test_functions_that_pages_name_are_in_the_sources() -> None:
+    """A page names a C++ function with its class or namespace: `Worker::store`."""
+    sources = (text_of(name) for name in PRODUCT if name.endswith((".cpp", ".hpp")))
+    words = {word for source in sources for word in re.findall(r"\w+", source)}
+    nothing(
+        f"{where}: {name}"
+        for where, _, _, (name,) in mentions(r"`((?:\w+::)+\w+)`", PAGES)
+        if not name.startswith("std::") and not words.issuperset(name.split("::"))
+    )
