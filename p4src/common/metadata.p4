@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the stages tell each other. Each stage records what it found; `verdict` decides, and nobody else does.
+// What the stages tell each other. Each stage records what it found. `verdict` alone decides what leaves the switch and
+// what is counted; `cells` and `lanes` decide what the cell becomes.
 
 // Relation of a packet's round to its cell's. Newer: it begins the round, since it is the cell's next one, or the cell is
 // another job's. Older: any other round than that and the cell's.
@@ -13,7 +14,7 @@ enum bit<2> relation_t {
 // What becomes of a packet. Everything but PASS is a packet that was sent to the switch itself.
 enum bit<3> fate_t {
     PASS = 0,       // to another host: forwarded
-    DROP = 1,
+    DROP = 1,       // nothing leaves; a packet with reason ADMITTED is in its cell
     MULTICAST = 2,  // the RESULT, to every worker of the job
     RESEND = 3,     // the RESULT, to its sender
     ANSWER = 4,     // ARP, ping: back to where it came from
@@ -31,7 +32,7 @@ enum bit<3> reason_t {
     OUT_OF_LEASE = 4,
     UNKNOWN = 5,
     MALFORMED = 6,
-    OTHER = 7  // nothing to do with Wiresum: neither ARP nor ping, another port
+    OTHER = 7  // nothing to do with Wiresum: ARP, ping, another port
 }
 #define REASONS 8
 const bool REASONS_HAVE_NUMBERS = static_assert(REASONS == 8, "REASONS must be 8: a reason has 3 bits of a counter's index");
@@ -69,7 +70,7 @@ struct metadata_t {
     bit<1> diverged;
     bit<1> duplicate;
     bit<1> others_in;     // all other workers have contributed
-    bit<1> done;          // and the words are the whole job's, or will be with this packet: no parent has to be asked
+    bit<1> done;          // others_in, and the parent's bit is in, too, where there is a parent
 
     // verdict
     fate_t fate;

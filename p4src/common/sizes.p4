@@ -4,7 +4,8 @@
 // The controller reads those of tables, counters and registers from P4Info. What others must know too is compared with
 // p4src/constants.toml by `make lint`.
 
-// The program as P4Info names it. Its version is that of the wire protocol and of the tables: a controller needs both.
+// The program as P4Info names it. Its version goes up with each change that a controller or a worker would notice: of
+// tables, of what a packet means, or of its answer. The header's own version is WIRE_VERSION.
 #define PROGRAM_NAME "wiresum"
 #define PROGRAM_VERSION "2"
 
@@ -52,7 +53,7 @@ typedef bit<ROW_BITS> row_t;    // of a job in the counters
 typedef bit<CELL_BITS> cell_t;  // in the switch, or as on the wire within the lease
 typedef bit<16> group_t;        // multicast group
 typedef bit<9> port_t;
-typedef bit<8> worker_t;        // index in the job
+typedef bit<8> worker_t;        // index at this switch
 typedef bit<32> bitmap_t;       // of workers
 
 // Multicast groups: a job's is its row; everything that is flooded goes to this one.

@@ -11,7 +11,8 @@
 #define ARP_REQUEST 1
 #define ARP_REPLY 2
 
-// The switch's base UDP port; the low four bits are the thread.
+// The switch's base UDP port. Its low four bits are the number of the port, a job's thread plus the job's port offset,
+// which this program calls `thread`.
 #define SWITCH_PORT 0xA9E0
 #define SWITCH_PORT_MASK 0xFFF0
 #define THREAD_MASK 0x000F

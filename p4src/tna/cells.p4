@@ -130,7 +130,8 @@ control Cells(inout headers_t hdr, inout metadata_t meta, inout pass_t pass) {
         }
     };
 
-    // bit_others are all workers, here: nobody else has a bit that has not been admitted.
+    // This is for the parent's packet, whose bit_others are all workers: if the bitmap equals them, all are in, and the
+    // parent is not.
     RegisterAction<bitmap_t, cell_t, bitmap_t>(bitmaps) finish_bitmap_action = {
         void apply(inout bitmap_t bitmap, out bitmap_t bitmap_before) {
             bitmap_before = bitmap;

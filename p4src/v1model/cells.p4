@@ -64,7 +64,7 @@ control Cells(inout headers_t hdr, inout metadata_t meta) {
         diverged.write(cell, meta.diverged);
     }
 
-    // For a question and its answer, which merge nothing.
+    // For QUESTION and MISSING, which merge nothing.
     @hidden action look_at_round() {
         exponents.read(hdr.wiresum.exponent, cell);
         diverged.read(meta.diverged, cell);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The words of a cell. The round's first DATA writes them, later ones add to them (each word modulo 2^32), EMPTY,
-// duplicates and questions leave them. A round without DATA gives zeros.
+// The words of a cell. The round's first DATA writes them, even if it is a duplicate, and so does a parent's RESULT.
+// Later DATA are added (each word modulo 2^32). EMPTY, other duplicates and questions leave the words. A round without
+// DATA gives zeros.
 
 // The top bit of each word: all words of the form 0x80000000, by doubling. p4c computes with constants of up to 2048 bits.
 const bool LANES_HAVE_TOPS = static_assert(LANES <= 64, "on bmv2 a packet has at most 64 words: TOPS has no more");

@@ -1,8 +1,9 @@
 // Theory of operation
 //
 // A slot sums one chunk at a time and has two cells; round r of the slot lives in cell r & 1. A cell is an owner, a
-// round number, a bitmap of the workers whose contribution is in, the largest exponent, and lanes: the round's first
-// DATA is written there, later DATA are added. A complete sum stays there for workers that lose its RESULT, so a RESULT
+// round number, a bitmap of the workers whose contribution is in, the tensor of the round's first packet, a flag that
+// workers have diverged, the largest exponent, and lanes: the round's first DATA is written there, later DATA are
+// added, and a flag says that there was DATA. A complete sum stays there for workers that lose its RESULT, so a RESULT
 // is a copy with its own header: memory that a device still sends from never changes, and no cell waits for a device.
 //
 // Two cells are enough. A worker sends round r + 1 in a slot only when it has the RESULT of round r. When a packet of
@@ -21,19 +22,20 @@
 // unused: the job's first contribution begins any round. No key is used twice for the same slots, and 0 is no job's
 // key, so untouched cells have no owner. No cell is cleared when a job comes or goes.
 //
-// Duplicates change nothing. Once a worker's bit is set, adding again would give a wrong sum. There are two exceptions,
-// both decided by a hardware pipeline in a stage before it can recognise the duplicate, and all switches must answer
-// alike. The exponent is merged: the maximum is idempotent. The round's first DATA writes its words even if it is a
-// duplicate: a worker that sends DATA after its EMPTY or META contradicts itself, and there is no sum left to protect.
+// Duplicates change nothing. Once a worker's bit is set, adding again would give a wrong sum. There are three
+// exceptions, all decided by a hardware pipeline in a stage before it can recognise the duplicate, and all switches
+// must answer alike. The exponent is merged: the maximum is idempotent. A duplicate of another tensor shows a
+// divergence as any packet does. The round's first DATA writes its words even if it is a duplicate: a worker that sends
+// DATA after its EMPTY or META contradicts itself, and there is no sum left to protect.
 //
 // A question changes nothing, not even the owner, and the answer needs no further state: the bitmap has the workers
 // that have contributed, and none has to a round that the cell has not begun. Of the workers that wait for a cell, only
 // the one whose packet was lost sends its payload again.
 //
-// A RESULT echoes tensor and chunk of its trigger (the completing packet, or the duplicate): the switch stores no tags.
-// A worker that sees another's tags knows that the workers have diverged. The trigger's kind decides about the payload
-// too: META gets none, every other kind the words, which are zeros while the round has seen no DATA. The words of an
-// earlier round are never sent.
+// A RESULT echoes tensor and chunk of its trigger (the completing packet, the duplicate, or the question). A worker
+// that sees another's knows that the workers have diverged; the cell keeps the tensor of its first packet only to tell
+// them. The trigger's kind decides about the payload too: META gets none, every other kind the words, which are zeros
+// while the round has seen no DATA. The words of an earlier round are never sent.
 //
 // Switches below others. In a job's tree every switch but the root has a parent, and is one of the parent's workers.
 // The parent's RESULT is one more bit of the bitmap, so a round of a cell has three states: workers' contributions are
@@ -168,7 +170,7 @@ void Dataplane::install(const JobEntry& entry, const Admission& admission) noexc
   job.entry = entry;
   job.admission = admission;
   job.full = full_bitmap(entry.workers);
-  job.complete = job.full | (entry.uplink.exists() ? wire::kParentBit : 0);
+  job.done = job.full | (entry.uplink.exists() ? wire::kParentBit : 0);
   job.thread_shift = static_cast<std::uint32_t>(std::countr_zero(entry.slots / entry.threads));
   job.admitted = true;
 }
@@ -304,7 +306,8 @@ Decision Dataplane::handle(const Arrival& arrival) noexcept {
   } else if (answers) {
     decision = take_from_parent(*job, header, arrival.payload);
   } else {
-    decision = header.kind == wire::Kind::kQuestion ? answer(*job, header) : aggregate(*job, header, arrival.payload);
+    decision =
+        header.kind == wire::Kind::kQuestion ? answer_question(*job, header) : aggregate(*job, header, arrival.payload);
   }
   decision.job = header.job;
   decision.worker = header.worker;
@@ -341,9 +344,7 @@ Dataplane::Relation Dataplane::relation(const Cell& cell, const wire::Header& he
   return header.round == cell.round ? Relation::kSame : Relation::kOlder;                              // R3.7
 }
 
-bool Dataplane::is_complete(const Job& job, const Cell& cell) noexcept {
-  return (cell.bitmap & job.complete) == job.complete;
-}
+bool Dataplane::is_done(const Job& job, const Cell& cell) noexcept { return (cell.bitmap & job.done) == job.done; }
 
 void Dataplane::note(Cell& cell, const wire::Header& header) noexcept {
   cell.diverged |= header.tensor != cell.tensor || (header.flags & wire::kFlagDiverged) != 0;  // R3.11
@@ -360,15 +361,15 @@ Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<co
   assert(cell.owner == job.entry.key && cell.round == header.round);
   note(cell, header);
   const std::uint32_t bit = bit_of(header.worker);
-  const bool duplicate = (cell.bitmap & bit) != 0;
+  const bool duplicate = (cell.bitmap & bit) != 0;  // R3.10
   if (header.kind == wire::Kind::kData) merge(index, payload, duplicate);
-  // While entries come one by one, a job may have had more workers when it began the round.
-  const bool complete = ((cell.bitmap | bit) & job.full) == job.full;                                    // R3.16
-  if (duplicate) return complete ? repeat(job, index, header) : Decision{.reason = Reason::kDuplicate};  // R3.17
+  // While entries come one by one, a job may have had more workers when it began the round, and the bitmap their bits.
+  const bool full = ((cell.bitmap | bit) & job.full) == job.full;                                          // R3.16
+  if (duplicate) return full ? answer_again(job, index, header) : Decision{.reason = Reason::kDuplicate};  // R3.17
 
-  cell.bitmap |= bit;                                                                  // R3.10
+  cell.bitmap |= bit;
   job.counters.add_contributions(header.worker, 1, header.tensor);                     // R2.21
-  if (!complete) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};      // R3.18
+  if (!full) return {.verdict = Verdict::kHold, .reason = Reason::kAdmitted};          // R3.18
   if (job.entry.uplink.exists()) return raise(job, index, header, Reason::kAdmitted);  // R8.4
 
   ++job.counters.results;
@@ -377,14 +378,14 @@ Decision Dataplane::aggregate(Job& job, const wire::Header& header, std::span<co
   return decision;
 }
 
-Decision Dataplane::answer(const Job& job, const wire::Header& question) noexcept {
+Decision Dataplane::answer_question(const Job& job, const wire::Header& question) noexcept {
   const std::size_t index = index_of(job.entry, question.cell);
   const Cell& cell = cells_[index];  // R3.23
   const Relation to_cell = relation(cell, question);
   if (to_cell == Relation::kOlder) return {.reason = Reason::kStale};  // R3.8
   if (to_cell == Relation::kSame && (cell.bitmap & bit_of(question.worker)) != 0) {
-    const bool complete = (cell.bitmap & job.full) == job.full;
-    return complete ? repeat(job, index, question) : Decision{.reason = Reason::kDuplicate};  // R3.25
+    const bool full = (cell.bitmap & job.full) == job.full;
+    return full ? answer_again(job, index, question) : Decision{.reason = Reason::kDuplicate};  // R3.25
   }
   Decision missing{.verdict = Verdict::kResend, .reason = Reason::kResent};  // R3.24
   missing.answer = question;
@@ -397,10 +398,10 @@ Decision Dataplane::take_from_parent(Job& job, const wire::Header& header,
                                      std::span<const std::byte> payload) noexcept {
   const std::size_t index = index_of(job.entry, header.cell);
   Cell& cell = cells_[index];
-  const bool complete = (cell.bitmap & job.full) == job.full;
-  if (relation(cell, header) != Relation::kSame || !complete) return {.reason = Reason::kStale};  // R8.9
-  if (is_complete(job, cell)) return {.reason = Reason::kDuplicate};                              // R8.9
-  if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);     // R8.12
+  const bool full = (cell.bitmap & job.full) == job.full;
+  if (relation(cell, header) != Relation::kSame || !full) return {.reason = Reason::kStale};   // R8.9
+  if (is_done(job, cell)) return {.reason = Reason::kDuplicate};                               // R8.9
+  if (header.kind == wire::Kind::kMissing) return raise(job, index, header, Reason::kResent);  // R8.12
 
   note(cell, header);
   cell.bitmap |= wire::kParentBit;  // R8.10
@@ -417,9 +418,9 @@ Decision Dataplane::take_from_parent(Job& job, const wire::Header& header,
   return decision;
 }
 
-Decision Dataplane::repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
+Decision Dataplane::answer_again(const Job& job, std::size_t index, const wire::Header& trigger) noexcept {
   const Cell& cell = cells_[index];
-  if (is_complete(job, cell)) {
+  if (is_done(job, cell)) {
     Decision decision{.verdict = Verdict::kResend, .reason = Reason::kResent};
     make_result(job, index, trigger, decision);
     return decision;

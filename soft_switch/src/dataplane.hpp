@@ -59,7 +59,7 @@ struct Admission {
   std::uint32_t receivers = 0;                                    // receivers of a completed cell's RESULT
 };
 
-/// The fate of a packet. kRaise: a sum goes to the parent.
+/// The fate of a packet. kResend: a RESULT or MISSING goes to its sender. kRaise: a sum goes to the parent.
 enum class Verdict : std::uint8_t { kDrop, kHold, kMulticast, kResend, kRaise };
 
 using wire::Reason;
@@ -70,7 +70,7 @@ inline constexpr auto kReasons = static_cast<std::size_t>(Reason::kOther);
 struct Decision {
   Verdict verdict = Verdict::kDrop;
   Reason reason = Reason::kMalformed;
-  std::uint16_t job = 0;    // valid unless kUnknown or kMalformed
+  std::uint16_t job = 0;    // of an admitted packet; otherwise 0
   std::uint8_t worker = 0;  // the sender, valid likewise
   // The answer to send, unless kDrop or kHold. Its payload is the cell's, which the next packet may change.
   wire::Header answer{};
@@ -167,7 +167,7 @@ class Dataplane {
     Admission admission;
     JobCounters counters;
     std::uint32_t full = 0;          // the bitmap of a cell with all workers' contributions
-    std::uint32_t complete = 0;      // the bitmap of a cell whose words are the job's sum; at the root the same
+    std::uint32_t done = 0;          // the bitmap of a cell whose words are the job's sum; at the root the same
     std::uint32_t thread_shift = 0;  // a slot's thread is slot >> thread_shift
     bool admitted = false;
   };
@@ -180,15 +180,15 @@ class Dataplane {
   [[nodiscard]] static Relation relation(const Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Job* admission(const Arrival& arrival) noexcept;
   [[nodiscard]] bool is_from_parent(const Arrival& arrival) const noexcept;
-  [[nodiscard]] static bool is_complete(const Job& job, const Cell& cell) noexcept;
+  [[nodiscard]] static bool is_done(const Job& job, const Cell& cell) noexcept;
   /// Adds a header to its cell.
   static void note(Cell& cell, const wire::Header& header) noexcept;
   [[nodiscard]] Decision aggregate(Job& job, const wire::Header& header, std::span<const std::byte> payload) noexcept;
-  [[nodiscard]] Decision answer(const Job& job, const wire::Header& question) noexcept;
+  [[nodiscard]] Decision answer_question(const Job& job, const wire::Header& question) noexcept;
   [[nodiscard]] Decision take_from_parent(Job& job, const wire::Header& header,
                                           std::span<const std::byte> payload) noexcept;
   /// The answer to the sender of `trigger`, whose contribution is in already.
-  [[nodiscard]] Decision repeat(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
+  [[nodiscard]] Decision answer_again(const Job& job, std::size_t index, const wire::Header& trigger) noexcept;
   /// Sends the sum of this switch's workers to the parent.
   [[nodiscard]] Decision raise(const Job& job, std::size_t index, const wire::Header& trigger,
                                Reason reason) const noexcept;

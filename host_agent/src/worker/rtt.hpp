@@ -24,9 +24,9 @@ class RttEstimator {
   RttEstimator(TimeNs rto_initial, TimeNs rto_min, TimeNs rto_max) noexcept
       : rto_(rto_initial), rto_doubted_(rto_initial), rto_min_(rto_min), rto_max_(rto_max) {}
 
-  /// One measured round trip. The caller keeps Karn's rule: no sample from
-  /// a packet that was retransmitted. A sample is capped at rto_max, so that one long pause of a peer is
-  /// forgotten as fast as a short one.
+  /// Takes one measured round trip. The caller keeps Karn's rule (RFC 6298, section 3): no sample from a packet that
+  /// was retransmitted, unless its RESULT came too soon to answer the second transmission. A sample is capped at
+  /// rto_max, so that one long pause of a peer is forgotten as fast as a short one.
   void sample(TimeNs rtt) noexcept {
     rtt = std::clamp<TimeNs>(rtt, 1, rto_max_);
     least_ = least_ == 0 ? rtt : std::min(least_, rtt);

@@ -17,7 +17,7 @@ enum class SlotState : std::uint8_t {
   kInFlight,  // a packet was sent whose RESULT has not come
 };
 
-/// The subject of a slot's round; worker.cpp says which may follow which.
+/// The subject of a slot's round.
 enum class Phase : std::uint8_t {
   kExponent,  // META: the exponent of the chunk at hand, before a slot's first chunk. Also the one round of a barrier
   kSum,       // the chunk itself

@@ -430,7 +430,7 @@ void Worker::measure(const Slot& slot, bool marked) noexcept {
   }
   if (now_ - result_at_ > rtt_.rto()) resumed_at_ = now_;
   result_at_ = now_;
-  send_number_complete_ = std::max(send_number_complete_, slot.send_number);
+  send_number_complete_ = std::max(send_number_complete_, slot.send_number);  // R4.15
   window_.on_result(flight_.on_the_way() >= window_.size(), marked);
   publish_estimates();
 }
@@ -445,7 +445,7 @@ void Worker::accept(std::uint32_t index, const wire::Header& header, std::span<c
   // packet was the cell's last.
   if (slot.asked && header.worker == config_.worker && result_at_ <= slot.sent_at &&
       now_ - slot.first_sent_at <= 2 * rtt_.later()) {
-    send_number_lost_ = std::max(send_number_lost_, slot.asked_after);
+    send_number_lost_ = std::max(send_number_lost_, slot.asked_after);  // R4.15
   }
   measure(slot, marked);
   flight_.remove(index);

@@ -30,8 +30,8 @@
 //
 // Timers. If a packet has no RESULT, either something was lost or a peer is late, by microseconds or by minutes.
 // Retransmitting repairs a loss, and floods a late peer. So a timer that expires retransmits if a packet that was first
-// sent later has had its RESULT, which shows that the peers have come this far, or if the switch has said of another
-// packet that it is missing, since losses come in bursts. Otherwise only the first packet in the agreed order is
+// sent later has had its RESULT, which shows that the peers have come this far, or if a question's answer has shown
+// that another packet was lost, since losses come in bursts. Otherwise only the first packet in the agreed order is
 // retransmitted, as a probe, and the others wait. Where a retransmission would carry payload, a
 // question goes out in its place, and the payload follows if the switch answers that it is missing
 // (retransmission.cpp). After several timeouts without any RESULT ("silence") only the probe is sent: the last burst
