@@ -29,7 +29,7 @@ def test_jobs_are_listed_in_a_table(service: WrittenService) -> None:
         ["-", "next", "queued", "4/4", "-", "-", "0", "0", "0", "0s", "-", "-"],
     ]
     assert result.output.splitlines()[3:] == [
-        "next: number 1 in the queue, it waits for 512 slots",
+        "next: job 'next' is number 1 of 1",
         "rack1, software, ready: 256 of 512 slots are free",
     ]
 

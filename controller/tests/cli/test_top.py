@@ -52,7 +52,7 @@ def test_once_prints_the_rates_of_one_interval(service: WrittenService) -> None:
     assert night[:4] == ["night-run", "running", "2/2", "rack1"]
     assert 0 < int(night[5].replace(",", "")) <= 1000
     assert following == ["next", "queued", "4/4", "-", "-", "0", "0", "0.000", "0", "0", "0", "0s"]
-    assert "next: it waits for " in output
+    assert "next: job 'next' is number 1 of 1" in output
 
 
 def test_each_switch_shows_its_versions(service: WrittenService) -> None:

@@ -194,7 +194,7 @@ def test_a_server_needs_a_server_certificate(issue: Issue) -> None:
     for role in ("controller", "switch"):
         load(issue(role), serving=True)
     for role in ("worker", "operator"):
-        with pytest.raises(CredentialsError, match="unsuitable certificate purpose"):
+        with pytest.raises(CredentialsError, match="is for calling others, and not for serving"):
             load(issue(role), serving=True)
 
 
@@ -286,7 +286,7 @@ def test_invalid_new_files_leave_the_old_certificate_in_use(
 
 
 def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> None:
-    with pytest.raises(CredentialsError, match="unsuitable certificate purpose"):
+    with pytest.raises(CredentialsError, match="is for calling others, and not for serving"):
         add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
 
 

@@ -22,7 +22,7 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--ready", is_flag=True, help="Ask whether a job could begin now, not only whether the service runs.")
+@click.option("--ready", is_flag=True, help="Ask whether jobs are taken, not only whether the service runs.")
 @click.option(
     "--timeout",
     "timeout_s",

@@ -76,7 +76,7 @@ def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -
 
 def _listing(report: join.Report) -> str:
     lines = [table([COLUMNS, *(_row(job) for job in report.jobs)])] if report.jobs else ["no jobs"]
-    lines += [f"{job.name}: {_waiting(job)}" for job in report.jobs if job.waiting]
+    lines += [f"{job.name}: {job.waiting}" for job in report.jobs if job.waiting]
     for switch in report.switches:
         lines.append(_switch(switch, report.service))
     lines += map(_tenant, report.tenants)
@@ -140,10 +140,6 @@ def _ended_row(job: join.EndedJob) -> tuple[str, ...]:
         job.caller or "-",
         job.reason,
     )
-
-
-def _waiting(job: join.JobReport) -> str:
-    return f"number {job.queue_position} in the queue, {job.waiting}" if job.queue_position else job.waiting
 
 
 def _row(job: join.JobReport) -> tuple[str, ...]:

@@ -178,7 +178,7 @@ class LoopCollector(Collector):
         )
         yield GaugeMetricFamily(
             "wiresum_ready",
-            "Whether a job could begin now, as `wiresum health --ready` says.",
+            "Whether jobs are taken, as `wiresum health --ready` says.",
             not self._server.why_not_ready,
         )
 

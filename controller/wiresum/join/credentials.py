@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 CERT_NOT_YET_VALID = 9
 """OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID."""
+UNSUITABLE_PURPOSE = 26
+"""OpenSSL's X509_V_ERR_INVALID_PURPOSE."""
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 REVOKED_FILE = "ca.crl"
 """A service's list of revoked certificates."""
@@ -54,6 +56,10 @@ after the call has failed (seen with 1.81.1 and 1.85.3, once in some hundred rec
 
 class CredentialsError(ValueError):
     """Raised for a TLS directory that cannot be used. The text names the file, and says what to do."""
+
+
+class NotForServingError(CredentialsError):
+    """Raised for a certificate with which its holder may call others, and not serve."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +274,10 @@ def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
         other.verify_mode = ssl.CERT_REQUIRED
         ends = _shake_hands(server, client)
     except ssl.SSLCertVerificationError as error:
+        if serving and error.verify_code == UNSUITABLE_PURPOSE:
+            raise NotForServingError(
+                f"{certificate} is for calling others, and not for serving: issue one for that with `wiresum ca issue`"
+            ) from None
         raise CredentialsError(
             f"{certificate} does not hold before the authority in {authority}: {error.verify_message}. {_advice(error)}"
         ) from None

@@ -413,14 +413,26 @@ def test_with_certificates_it_serves_those_who_have_one(
         stranger.report()
 
 
-@pytest.mark.parametrize(("name", "problem"), [("may-not", "does not hold before"), ("elsewhere", "names 192.0.2.1")])
+@pytest.mark.parametrize(
+    ("name", "named", "problem"),
+    [("may-not", True, "is for calling others"), ("elsewhere", False, "names 192.0.2.1")],
+)
 def test_without_a_certificate_that_may_serve_there_is_none_and_one_line_says_what_to_issue(
-    config: AgentConfig, certificates: Path, name: str, problem: str, caplog: pytest.LogCaptureFixture
+    config: AgentConfig, certificates: Path, name: str, named: bool, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    with_it = replace(config, tls=str(certificates / name))
     for _ in range(2):
-        assert fallback.reserve(replace(config, tls=str(certificates / name))) is None
+        home = Home.at(replace(with_it, fallback=f"{HOST}:1")) if named else fallback.reserve(with_it)
+        assert home is None
     (line,) = lines(caplog)
     assert problem in line and f"`wiresum ca issue worker --fallback --address {HOST}`" in line
+
+
+def test_the_usual_certificate_of_a_worker_is_no_reason_to_warn(
+    config: AgentConfig, certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert fallback.reserve(replace(config, tls=str(certificates / "may-not"))) is None
+    assert lines(caplog) == []
 
 
 def test_without_certificates_it_serves_other_hosts_only_if_that_is_asked_for() -> None:

@@ -119,7 +119,7 @@ def example_report() -> join.Report:
         ],
     )
     queued = join.JobReport(
-        name="next", world_size=4, joined=4, state="queued", queue_position=1, waiting="it waits for 512 slots"
+        name="next", world_size=4, joined=4, state="queued", queue_position=1, waiting="job 'next' is number 1 of 1"
     )
     switch = join.SwitchReport(
         name="rack1",

@@ -41,7 +41,7 @@ def test_missing_workers_are_named_by_rank() -> None:
 def test_a_queued_job_says_what_it_waits_for() -> None:
     (finding,) = findings(example_report(), name="next")
     assert finding.check == "queued"
-    assert "number 1 in the queue: " in finding.what
+    assert finding.what == "job 'next' is number 1 of 1"
 
 
 def test_a_job_that_moves_says_what_it_waits_for() -> None:

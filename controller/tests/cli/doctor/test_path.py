@@ -55,7 +55,8 @@ def test_the_place_where_packets_stop_decides_what_is_blamed(seen: Seen, said: s
 )
 def test_frames_of_this_host_are_doubted_unless_the_switch_has_counted_them(seen: Seen, doubted: bool) -> None:
     _, advice = data_problem(seen, DOUBT)
-    assert advice.startswith(f"{DOUBT}. If there is none: ") == doubted
+    assert advice.endswith(f". If they let it pass: {DOUBT}") == doubted
+    assert advice.startswith(FIREWALL) == (not seen.came_back)
 
 
 def test_an_address_that_may_be_translated_comes_before_a_firewall() -> None:

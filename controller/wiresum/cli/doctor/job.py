@@ -68,7 +68,7 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
     if job.state == "queued":
         yield warning(
             "queued",
-            f"'{job.name}' is number {job.queue_position} in the queue: {job.waiting}",
+            job.waiting,
             "its workers have all asked and wait for slots",
             "wait, end another job (wiresum jobs end), or create the job with a priority (wiresum jobs create)",
         )

@@ -197,7 +197,7 @@ def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
     if code:
         cut_off = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
         return problem("join", str(error), SAME_WAY, doubt if cut_off else "")
-    frames = f"{doubt}. If there is none: " if doubt else ""
+    frames = f". If they let it pass: {doubt}" if doubt else ""
     what, advice = _where_it_stops(seen, frames)
     if getattr(error, "translated", ""):
         advice = f"{join.TRANSLATION_ADVICE}. If no address is translated: {advice}"
@@ -215,9 +215,9 @@ def _where_it_stops(seen: Seen, frames: str) -> tuple[str, str]:
             "at other jobs (wiresum top), and at drops on the way; --size 1 sums less",
         )
     if seen.counted is None:
-        return "What the switch counted is not known", f"{frames}{firewall}"
+        return "What the switch counted is not known: this certificate may not ask", f"{firewall}{frames}"
     if not seen.counted:
-        return "The switch has counted none of this job's packets: they do not reach it", f"{frames}{firewall}"
+        return "The switch has counted none of this job's packets: they do not reach it", f"{firewall}{frames}"
     return (
         f"The switch has counted {seen.counted} packets of this job, and {seen.results} sums were complete, but none "
         "came back: packets reach it, and what it sends does not reach this host",

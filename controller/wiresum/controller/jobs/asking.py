@@ -203,10 +203,15 @@ def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"names none: issue it again with the --tenant of the job's other workers, have an operator create the job "
             f"(`wiresum jobs create`), or choose another name (WIRESUM_JOB)",
         )
+    mend = (
+        "as this worker's certificate says: give all its workers certificates of one tenant (`wiresum ca issue worker "
+        "--tenant`)"
+        if asker.certificate
+        else "as this worker says: start all its workers with the same WIRESUM_TENANT"
+    )
     raise Refusal(
         "FAILED_PRECONDITION",
-        f"{job} is another tenant's than {request.tenant!r}, as this worker says: start all its workers with the same "
-        f"WIRESUM_TENANT, or choose another name (WIRESUM_JOB)",
+        f"{job} is another tenant's than {request.tenant!r}, {mend}. A job of its own needs another name (WIRESUM_JOB)",
     )
 
 

@@ -291,8 +291,7 @@ class WaitingRoom:
             return join.Waiting(reason=f"{job} is not complete: waiting for {job.members.missing()}")
         position = self.position(job.lease)
         if job.state is not State.QUEUED or not position:
-            told = "which is being told" if len(job.lease.nodes) == 1 else "which are being told"
-            return join.Waiting(reason=f"{job} has its slots at {job.lease.where()}, {told}")
+            return join.Waiting(reason=f"{job} has its slots, and is being written into {job.lease.where()}")
         place = f"{job} is number {position} of {len(self._queue)} in the queue for slots"
         return join.Waiting(reason=f"{place}: {self.why(job.lease)}", queue_position=position)
 

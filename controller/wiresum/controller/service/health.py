@@ -2,7 +2,7 @@
 
     ""                              the service answers, does its work, and has not been told to stop; no other service
                                     serves in its place
-    wiresum.join.v1.JoinService     a job could begin now: a switch takes jobs, the state can be written, and the
+    wiresum.join.v1.JoinService     jobs are taken: a switch takes jobs, the state can be written, and the
                                     service answers in time
 
 A load balancer should ask for the first: workers of running jobs need their service also while no job can begin. The

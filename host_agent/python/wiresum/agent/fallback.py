@@ -40,7 +40,7 @@ from wiresum.agent.way_out import way_out
 from wiresum.agent.world import WORLD, World
 from wiresum.join import Challenge, JoinReply, credentials, hosts
 from wiresum.join.constants import SWITCH_SLOTS_MAX, THREADS_MAX
-from wiresum.join.credentials import CredentialsError
+from wiresum.join.credentials import CredentialsError, NotForServingError
 from wiresum.join.served import NONCE_BYTES, ServedJob, pack, proof
 
 log = logging.getLogger(__name__)
@@ -143,12 +143,14 @@ class Fallback:
 
 def reserve(config: AgentConfig) -> Home | None:
     """Returns rank 0's home for `auto`, at this worker's own address, to be given back. None: a home is impossible, and
-    a warning has said why, once in a process, if the cause can be mended."""
+    a warning has said why, once in a process, if the cause can be mended and is not a certificate without --fallback."""
     if config.fallback != AUTO or not config.may_fall_back:
         return None
     try:
         address = way_out(config)[0]
     except WiresumError:  # joining reports the same
+        return None
+    if config.tls and _calls_alone(config.tls):
         return None
     return None if _warned(_why_not(config, address)) else Home.reserve(address)
 
@@ -512,6 +514,17 @@ def _why_not(config: AgentConfig, host: str) -> str:
             return ""
         problem = f"{config.tls} names {', '.join(addresses) or 'no address'}, and not {host}"
     return f"{problem}. `wiresum ca issue worker --fallback --address {host}` issues one that can serve there"
+
+
+def _calls_alone(tls: str) -> bool:
+    """True for a certificate that was issued without --fallback: nobody who has it expects to serve."""
+    try:
+        credentials.load(tls, serving=True)
+    except NotForServingError:
+        return True
+    except CredentialsError:
+        pass
+    return False
 
 
 def _warned(why_not: str) -> bool:

@@ -65,7 +65,7 @@ class Extension:
             with path.with_suffix(".lock").open("w") as lock:
                 _acquire(lock.fileno(), timeout_s)
                 if not path.exists():
-                    log.info(
+                    log.warning(
                         "wiresum: compiling %s for PyTorch %s: a minute, once", self.source.name, torch.__version__
                     )
                     _compile(command, path, timeout_s)
