@@ -95,7 +95,9 @@ def test_the_guides_table_under_adamw_has_every_compressor() -> None:
         for kind in vars(wiresum.compress).values()
         if inspect.isclass(kind) and issubclass(kind, wiresum.compress.Compressor) and not inspect.isabstract(kind)
     }
-    assert everything == {type(method) for method in methods.values()}
+    assert everything == {type(method) for method in methods.values()}, (
+        "give a new compressor an entry in adaptive_optimizers.METHODS and a row in docs/compress.md, with its figures"
+    )
 
 
 def test_a_claim_that_does_not_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

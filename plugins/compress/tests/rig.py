@@ -49,6 +49,7 @@ def exchange(
                 shape=shape or (len(vector),),
                 dtype=vector.dtype,
                 length=length,
+                parameters=np.ones_like(vector) if compressor.uses_parameters else None,
             )
         ]
         for worker, vector in zip(aggregator.local, values, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -62,7 +63,30 @@ POISONED = [
     wc.Identity(),
     wc.GTopK(0.1),
     wc.GTopK(0.1, mode="tree"),
+    wc.DIANA(),
+    wc.TernGrad(),
+    wc.IntSGD(8),
+    wc.IntDIANA(8),
+    wc.PowerSGD(2),
+    wc.Quantiser(bits=8),
+    wc.BlockTopK(0.1),
+    wc.BlockTopKRatio(0.1),
+    wc.BlockThreshold(0.01),
+    wc.BlockRandomK(0.1),
 ]
+"""One of each class at least: a test compares."""
+
+
+def test_every_compressor_is_tested() -> None:
+    everything = {
+        kind
+        for kind in vars(wc).values()
+        if inspect.isclass(kind) and issubclass(kind, wc.Compressor) and not inspect.isabstract(kind)
+    }
+    assert everything == {type(compressor) for compressor in POISONED}, (
+        "add a new compressor to POISONED, to UNBIASED if its estimate is unbiased, to SUMMED if the switch adds it, and "
+        "to METHODS in methods.py and in wiresum.experiments.adaptive_optimizers: docs/compress.md says what else"
+    )
 
 
 @pytest.mark.slow

@@ -349,10 +349,13 @@ class GatherCompressor(Compressor):
 
     @abstractmethod
     def compress(self, vector: Vector, turn: Turn) -> Bytes:
-        """The bytes to send, as many at every worker."""
+        """Returns the message to send, of as many bytes at every worker. Hosts may differ in byte order: write numbers
+        as '<f4', '<i2'."""
 
     @abstractmethod
-    def decompress(self, parcel: Bytes, turn: Turn) -> Vector: ...
+    def decompress(self, message: Bytes, turn: Turn) -> Vector:
+        """Returns the vector of worker `turn.worker`, with `turn.size` elements of `turn.dtype`; `exchange` makes the
+        mean of all."""
 
     def exchange(self, batch: Batch, aggregator: Aggregator) -> Outcome:
         finite = batch.finite()
