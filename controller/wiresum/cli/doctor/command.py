@@ -174,8 +174,8 @@ def _no_way(service: Service, error: OSError) -> Finding:
         "route",
         f"cannot reach {service.switch} from here: {error.strerror or error}",
         "neither control nor data would get through",
-        "does the name resolve (getent hosts), is the network up (ip route get), and is WIRESUM_ADDRESS, if it is set, an "
-        "address of this host (ip address)?",
+        "does the name resolve (getent hosts), is the network up (ip route get), and is WIRESUM_ADDRESS, if it is set, "
+        "an address of this host (ip address)?",
     )
 
 

@@ -143,7 +143,7 @@ class Fallback:
 
 def reserve(config: AgentConfig) -> Home | None:
     """Returns rank 0's home for `auto`, at this worker's own address, to be given back. None: a home is impossible, and
-    a warning has said why, once in a process, if the cause can be mended and is not a certificate without --fallback."""
+    a warning has said why, once in a process, if the cause can be mended. A certificate without --fallback is none."""
     if config.fallback != AUTO or not config.may_fall_back:
         return None
     try:
