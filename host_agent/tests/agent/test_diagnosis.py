@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wiresum import join as messages
-from wiresum.agent.diagnosis import describe, error_of, why_translated
+from wiresum.agent.diagnosis import describe, error_of, who_is_cut_off, why_translated
 from wiresum.agent.errors import SwitchUnreachableError
 
 
@@ -107,6 +107,22 @@ def test_addresses_that_may_be_translated_are_said(
     assert not said or said.startswith("rank 1 (10.0.0.1, called from 192.0.2.9, ")
     if not away.uncounted:  # then it is no laggard either
         assert (NAT in describe({"the switch": diagnosis}, SIGNED + 7)) == blames_nat
+
+
+@pytest.mark.parametrize(
+    ("workers", "named"),
+    [
+        ([worker(0), worker(1, contributions=0)], "none of rank 1 (10.0.0.1, "),
+        ([worker(0, contributions=0), worker(1, contributions=0)], ""),
+        ([worker(0), worker(1)], ""),
+        ([worker(0), worker(1, contributions=0, uncounted=True)], ""),
+        ([worker(0), shared(1, SIGNED + 7), shared(2, SIGNED + 7, contributions=0)], ""),  # rank 1 sends for both
+        ([], ""),
+    ],
+)
+def test_workers_of_which_alone_nothing_comes_are_named(workers: list[messages.Diagnosis.Worker], named: str) -> None:
+    said = who_is_cut_off(messages.Diagnosis(workers=workers))
+    assert named in said if named else not said
 
 
 def test_a_diagnosis_says_first_that_the_job_moves() -> None:

@@ -84,8 +84,8 @@ def test_every_compressor_is_tested() -> None:
         if inspect.isclass(kind) and issubclass(kind, wc.Compressor) and not inspect.isabstract(kind)
     }
     assert everything == {type(compressor) for compressor in POISONED}, (
-        "add a new compressor to POISONED, to UNBIASED if its estimate is unbiased, to SUMMED if the switch adds it, and "
-        "to METHODS in methods.py and in wiresum.experiments.adaptive_optimizers: docs/compress.md says what else"
+        "add a new compressor to POISONED, to UNBIASED if its estimate is unbiased, to SUMMED if the switch adds it, "
+        "and to METHODS in methods.py and in wiresum.experiments.adaptive_optimizers: docs/compress.md says what else"
     )
 
 

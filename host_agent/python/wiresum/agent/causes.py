@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from wiresum.agent.aggregators import Aggregator, Aggregators
-from wiresum.agent.diagnosis import why_translated
+from wiresum.agent.diagnosis import who_is_cut_off, why_translated
 from wiresum.agent.errors import (
     CollectiveTimeoutError,
     DivergedError,
@@ -18,7 +18,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.statistics import TrafficStats
 from wiresum.agent.way_out import path_mtu
-from wiresum.join import TRANSLATION_ADVICE
+from wiresum.join import TRANSLATION_ADVICE, Diagnosis
 from wiresum.join.lanes import lanes_of_mtu, packet_bytes
 
 GREETING_TIMEOUT_S = 10.0
@@ -140,22 +140,20 @@ class Causes:
 
 
 def _why_nothing_comes(aggregator: Aggregator) -> tuple[str, str]:
-    translated = _why_translated(aggregator)
+    try:
+        diagnosis = aggregator.membership.diagnose()
+    except SwitchUnreachableError:
+        diagnosis = Diagnosis()
+    translated = why_translated(diagnosis)
     doubt = f"{translated}: {TRANSLATION_ADVICE}. If nothing does: does" if translated else "Does"
+    if cut_off := who_is_cut_off(diagnosis):
+        doubt = f"{cut_off}. {doubt}"
     return (
         f"the control connection works, but nothing came back from {_data_ports(aggregator)} in "
         f"{GREETING_TIMEOUT_S:.0f} s. {doubt} a firewall block UDP, or does a link on the way not pass IP packets of "
         f"{_packet_bytes(aggregator)} bytes (WIRESUM_LANES makes them smaller. {FIXED_LANES})?"
         + _doubt_about_multicast(aggregator)
     ), translated
-
-
-def _why_translated(aggregator: Aggregator) -> str:
-    """Returns what the service knows of the workers' addresses; "" also if the service does not answer."""
-    try:
-        return why_translated(aggregator.membership.diagnose())
-    except SwitchUnreachableError:
-        return ""
 
 
 def _packet_bytes(aggregator: Aggregator) -> int:

@@ -177,6 +177,16 @@ def why_translated(diagnosis: messages.Diagnosis) -> str:
     return next(filter(None, (messages.why_translated(worker.peer) for worker in silent)), "")
 
 
+def who_is_cut_off(diagnosis: messages.Diagnosis) -> str:
+    """Returns a sentence that names the workers of which nothing has reached the switch; empty unless something of
+    others has."""
+    senders = [worker for worker in diagnosis.workers if _sends(worker) and not worker.uncounted]
+    silent = [messages.describe_peer(worker.peer) for worker in senders if not worker.contributions]
+    if not silent or len(silent) == len(senders):
+        return ""
+    return f"Packets of other workers have reached the switch, and none of {', '.join(silent)}: begin there"
+
+
 def _lagging_switches(diagnosis: messages.Diagnosis) -> list[str]:
     """If no worker lags, the way from a switch to the one above may."""
     behind = packets_behind(diagnosis.switches, diagnosis.workers)
