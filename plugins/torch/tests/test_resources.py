@@ -132,7 +132,10 @@ def test_a_callback_under_way_outlives_its_group(rank: int, size: int, marks: Pa
     wait_until(lambda: names_of_tasks().count(GLOO_THREAD) < before, "the group's Gloo has ended")
 
 
-def has_groups(rank: int, size: int, count: int) -> Counter[str]:
+def has_groups(rank: int, size: int, count: int) -> tuple[Counter[str], int]:
+    """Returns the names of the threads of many groups, by Python, and how many are Gloo's. Destroys the groups, and
+    keeps their objects, which then have no threads."""
+    before = len(names_of_tasks())
     groups = [dist.new_group() for _ in range(count)]
     for group in groups:
         use(group, size)
@@ -140,10 +143,17 @@ def has_groups(rank: int, size: int, count: int) -> Counter[str]:
     wait_until(
         lambda: not any("job" in name for name in names_of_threads()), "no thread waits for works that there are not"
     )
-    return names_of_threads()
+    names, gloos = names_of_threads(), names_of_tasks().count(GLOO_THREAD)
+    for group in groups:
+        dist.destroy_process_group(group)
+    wait_until(lambda: len(names_of_tasks()) <= before, f"no more than {before} threads: {Counter(names_of_tasks())}")
+    for group in groups:
+        with pytest.raises(dist.DistBackendError, match=r"left|closed"):
+            group.allreduce([torch.ones(1, dtype=torch.float64)])
+    return names, gloos
 
 
 def test_the_groups_of_a_process_share_its_threads(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(2)
     once, each = ("wiresum-awake", "wiresum-looks"), ("wiresum-membership", "wiresum-stream")
-    assert cluster.run(has_groups, 10) == [dict.fromkeys(once, 1) | dict.fromkeys(each, 11)] * 2
+    assert cluster.run(has_groups, 10) == [(dict.fromkeys(once, 1) | dict.fromkeys(each, 11), 2 * 11)] * 2

@@ -275,14 +275,17 @@ class WiresumBackend:
         if self.network is not None:
             self.network.say_finished(pending[0].number if pending else None)
         self._close()
-        self.gloo.break_connections()  # otherwise others would wait for messages that this worker no longer sends
+        self.gloo.end()  # otherwise others would wait for messages that this worker no longer sends
 
     def abort(self) -> None:
         """Ends the job for everybody, now. Pending works fail here and elsewhere."""
-        if self.network is not None and not self._closed and not self.is_forked:
+        if self._closed or self.is_forked:
+            return
+        if self.network is not None:
             self.network.session.abort(f"{self.network.name} called abort() on its process group")
             self.gloo.break_connections()
         self._close()
+        self.gloo.end()
 
     def _close(self) -> None:
         if self._closed or self.is_forked:

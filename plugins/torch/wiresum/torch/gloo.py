@@ -84,7 +84,8 @@ class Gloo:
     `device_of` returned, kept alive here. `name` is this worker's, for people."""
 
     def __init__(self, backend: ProcessGroupGloo, device: Any, store: Store, rank: int, size: int, name: str) -> None:
-        self.backend = backend
+        self.backend: ProcessGroupGloo | None = backend
+        """None once it has ended."""
         self._device = device
         self.network: Network | None = None
         self.collectives: Counter[str] = Counter()
@@ -92,7 +93,7 @@ class Gloo:
         """Bytes of all tensors that Gloo got, dense."""
         self._rank, self._name = rank, name
         self._options = backend.options
-        self._group = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
+        self._group: Any = group_of(backend, dist.ProcessGroup.BackendType.GLOO, store, rank, size)
         self._size = size
         self._failure: Exception | None = None
         self._under_way: dict[GlooWork, None] = {}
@@ -100,18 +101,36 @@ class Gloo:
         self._callbacks = Callbacks()
 
     def __del__(self) -> None:
-        """Hands PyTorch's object to another thread until Gloo's threads have ended their callbacks: its destructor
-        waits for them, and they may need the interpreter's lock. The last reference must be dropped neither by one of
-        these threads nor by C++ that holds the lock, such as DDP's reducer, which holds a group without the C++ part by
-        itself."""
-        is_ours = not isinstance(self.backend, PlainGloo)
-        is_gloos_thread = isinstance(threading.current_thread(), threading._DummyThread)  # not started by Python
-        if sys.is_finalizing() or (is_ours and not is_gloos_thread):
+        """Hands PyTorch's object to another thread, since the last reference must be dropped neither by one of Gloo's
+        threads nor by C++ that holds the interpreter's lock, such as DDP's reducer, which holds a group without the C++
+        part by itself."""
+        backend = self.__dict__.get("backend")
+        is_ours = not isinstance(backend, PlainGloo)
+        if backend is not None and not sys.is_finalizing() and (not is_ours or _is_gloos_thread()):
+            self._let_go(list(self._under_way))
+
+    def end(self) -> None:
+        """Makes every pending and later operation fail, and ends Gloo's threads, although the group's object may be
+        kept. PyTorch's object of a group without the C++ part has Gloo, too, and so keeps the threads."""
+        works = list(self._under_way)
+        self.break_connections()
+        if self.backend is None or isinstance(self.backend, PlainGloo):
             return
-        held = [self.__dict__.pop(name, None) for name in ("_group", "backend")]
-        arguments = (held, list(self._under_way), self._callbacks)
-        # No daemon thread, which Python's end could interrupt.
-        threading.Thread(target=_drop, args=arguments, name="wiresum-gloo-end", daemon=False).start()
+        if self._failure is None:
+            self._failure = dist.DistBackendError(f"{self._name} has left its process group, which can do no more")
+        self._let_go(works)
+
+    def _let_go(self, works: list[GlooWork]) -> None:
+        """Drops PyTorch's object in another thread, once Gloo's threads have ended the callbacks of these works: its
+        destructor waits for them, and they may need the interpreter's lock, or wait for our caller."""
+        held = [self._group, self.backend]
+        self._group = self.backend = None
+        arguments = (held, works, self._callbacks)
+        try:
+            # No daemon thread, which Python's end could interrupt.
+            threading.Thread(target=_drop, args=arguments, name="wiresum-gloo-end", daemon=False).start()
+        except RuntimeError:  # the process ends, and may have no more threads
+            _kept.append(held)
 
     @property
     def calls(self) -> int:
@@ -125,7 +144,8 @@ class Gloo:
 
     @timeout.setter
     def timeout(self, timeout: timedelta) -> None:
-        self.backend._set_default_timeout(timeout)
+        if self.backend is not None:
+            self.backend._set_default_timeout(timeout)
 
     def run(
         self,
@@ -212,7 +232,7 @@ class Gloo:
         self.collectives["monitored_barrier"] += 1
         began = time.monotonic()
         try:
-            self._group.monitored_barrier(timeout, wait_all_ranks)  # type: ignore[attr-defined]
+            self._group.monitored_barrier(timeout, wait_all_ranks)
         except RuntimeError as error:
             limit_s = call.said.timeout_s
             explained = self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None)
@@ -255,16 +275,20 @@ class Gloo:
         already fails without closing others, so every worker is tried.
         """
         self._under_way.clear()
-        for peer in set(range(self._size)) - {self._rank}:
+        backend: Any = self.backend
+        for peer in set(range(self._size)) - {self._rank} if backend is not None else ():
             with contextlib.suppress(RuntimeError):  # the receive is meant to fail
-                self.backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)  # type: ignore[attr-defined]
+                backend.recv([torch.empty(1, device="cpu")], peer, BREAK_TAG).wait(BREAK_TIMEOUT)
 
     def _is_connected(self, peers: Iterable[int] | None = None) -> bool:
         """True if the connections to these workers, or to all, are whole, which Gloo's error does not say. A receive
         from a worker whose connection is broken fails at once; any other one begins, and is dropped."""
+        backend: Any = self.backend
+        if backend is None:
+            return False
         try:
             for peer in set(range(self._size) if peers is None else peers) - {self._rank}:
-                self.backend.recv([torch.empty(1, device="cpu")], peer, PROBE_TAG)  # type: ignore[attr-defined]
+                backend.recv([torch.empty(1, device="cpu")], peer, PROBE_TAG)
         except RuntimeError:
             return False
         return True
@@ -360,6 +384,14 @@ class Gloo:
                 session.abort(text)
         self._failure = _caused((dist.DistBackendError if limit_s is None else WiresumTimeoutError)(text), error)
         return self._failure
+
+
+_kept: list[list[Any]] = []
+"""What an ending process could not drop."""
+
+
+def _is_gloos_thread() -> bool:
+    return isinstance(threading.current_thread(), threading._DummyThread)  # not started by Python
 
 
 def _drop(held: list[Any], works: list[GlooWork], callbacks: Callbacks) -> None:
