@@ -3,6 +3,7 @@
 #include "coll_wiresum_flight.h"
 
 #include <stdlib.h>
+#include <time.h>
 /* Keeps out the operators' header, which includes one that libopenmpi-dev does not have. */
 #define OMPI_OP_H
 typedef struct ompi_op_t ompi_op_t;
@@ -14,8 +15,11 @@ typedef struct ompi_op_t ompi_op_t;
 #include "opal/util/output.h"
 
 /* How long MPI may go without progress while a caller waits: another process may need a message of ours before it calls
- * this collective. A little longer each time, since waking costs the sending threads time. */
-static const double kProgressPeriodMinS = 0.0005, kProgressPeriodMaxS = 0.01, kProgressPeriodGrowth = 1.25;
+ * this collective. Not shorter, since waking costs the sending threads time. */
+static const double kProgressPeriodS = 0.0005;
+/* A caller that waits for a request spins in MPI's progress engine, on a core that the sending threads may need. So it
+ * spins for the first time, and then sleeps for the second. A caller that computes between two calls does not sleep. */
+static const double kSpinS = 50e-6, kSleepS = 50e-6, kComputesS = 10e-6;
 
 typedef struct {
   ompi_coll_base_nbc_request_t super; /* MPI keeps the types of the call here */
@@ -27,6 +31,7 @@ OBJ_CLASS_INSTANCE(Request, ompi_coll_base_nbc_request_t, NULL, NULL);
 static opal_mutex_t mutex; /* of the list */
 static opal_list_t in_flight;
 static bool in_progress;
+static double last_left, spins_since; /* of progress(), as now() */
 
 static int progress(void);
 
@@ -67,12 +72,7 @@ void mca_coll_wiresum_requests_close(void) {
 
 int mca_coll_wiresum_wait(mca_coll_wiresum_flight_t* flight) {
   int code;
-  double period = kProgressPeriodMinS;
-  while ((code = wiresum_wait(&flight->operation, period)) == WIRESUM_IN_FLIGHT) {
-    opal_progress();
-    period *= kProgressPeriodGrowth;
-    if (period > kProgressPeriodMaxS) period = kProgressPeriodMaxS;
-  }
+  while ((code = wiresum_wait(&flight->operation, kProgressPeriodS)) == WIRESUM_IN_FLIGHT) opal_progress();
   return mca_coll_wiresum_land(flight, code);
 }
 
@@ -117,6 +117,21 @@ int mca_coll_wiresum_request(mca_coll_wiresum_flight_t* flight, struct ompi_comm
   return OMPI_SUCCESS;
 }
 
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Whether the caller of progress() has spun for long enough to sleep now. */
+static bool is_to_sleep(void) {
+  const double time = now();
+  if (time - last_left > kComputesS) spins_since = time;
+  if (time - spins_since < kSpinS) return false;
+  spins_since = time + kSleepS;
+  return true;
+}
+
 /* Completes requests whose operations are done; other threads may add to the list meanwhile. */
 static int progress(void) {
   int completed = 0;
@@ -127,10 +142,19 @@ static int progress(void) {
     return 0;
   }
   in_progress = true;
+  bool sleeps = is_to_sleep();
   Request *request, *next;
   OPAL_LIST_FOREACH_SAFE(request, next, &in_flight, Request) {
-    int done = 0;
-    const int code = wiresum_test(&request->flight.operation, &done);
+    int done = 0, code;
+    if (sleeps) {
+      opal_mutex_unlock(&mutex);
+      code = wiresum_wait(&request->flight.operation, kSleepS);
+      opal_mutex_lock(&mutex);
+      done = code != WIRESUM_IN_FLIGHT;
+      sleeps = false;
+    } else {
+      code = wiresum_test(&request->flight.operation, &done);
+    }
     if (!done) continue;
     ompi_request_t* base = &request->super.super;
     opal_list_remove_item(&in_flight, &base->super.super);
@@ -140,6 +164,7 @@ static int progress(void) {
     ++completed;
     opal_mutex_lock(&mutex);
   }
+  last_left = now();
   in_progress = false;
   opal_mutex_unlock(&mutex);
   return completed;
