@@ -47,13 +47,14 @@ struct Job {
   }
 };
 
-constexpr std::array<numeric::Format, 8> kFormats{{
+constexpr std::array<numeric::Format, 9> kFormats{{
     {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 32},
     {numeric::Dtype::kF32, numeric::Scaling::kBlockExponent, 8},
     {numeric::Dtype::kF16, numeric::Scaling::kBlockExponent, 16},
     {numeric::Dtype::kBF16, numeric::Scaling::kBlockExponent, 32},
     {numeric::Dtype::kF32, numeric::Scaling::kFixed, 32},
     {numeric::Dtype::kBF16, numeric::Scaling::kFixed, 16},
+    {numeric::Dtype::kE4M3, numeric::Scaling::kNone, 32},
     {numeric::Dtype::kI32, numeric::Scaling::kNone, 32},
     {numeric::Dtype::kRaw, numeric::Scaling::kNone, 8},
 }};
@@ -144,7 +145,8 @@ class Program {
     if ((roles & 8) == 0) work.regions = job.regions;
     work.chunk_end = work.regions.empty() ? 1 + roles % 7u : chunks;
     if (!work.regions.empty() && (roles & 32) != 0) make_sparse(job, work, chunks);
-    work.exact = !work.regions.empty() && (roles & 64) != 0 && format.scaling == numeric::Scaling::kBlockExponent;
+    work.exact = !work.regions.empty() && (numeric::is_fp8(format.dtype) ||
+                                           ((roles & 64) != 0 && format.scaling == numeric::Scaling::kBlockExponent));
     work.vote = static_cast<std::uint8_t>(input_.byte() % 255);
     work.chunk_begin = std::min<std::uint32_t>(input_.byte() % 4, work.chunk_end);
     if ((roles & 16) != 0) work.deadline = now_ + static_cast<TimeNs>(input_.word());

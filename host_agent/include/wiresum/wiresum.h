@@ -100,8 +100,11 @@ typedef enum wiresum_dtype {
   WIRESUM_FLOAT16 = 1,
   WIRESUM_BFLOAT16 = 2,
   WIRESUM_INT32 = 3,
-  WIRESUM_INT8 = 4, /* in the network it takes twice its bytes, with more than 256 workers four times */
-  WIRESUM_INT64 = 5 /* in the network it takes 1.5 times its bytes, with more than 1,024 workers twice */
+  WIRESUM_INT8 = 4,  /* in the network it takes twice its bytes, with more than 256 workers four times */
+  WIRESUM_INT64 = 5, /* in the network it takes 1.5 times its bytes, with more than 1,024 workers twice */
+  /* Sums of fp8 are always rounded once, and take four times its bytes or more in the network (docs/numerics.md). */
+  WIRESUM_FLOAT8_E4M3 = 6, /* without an infinity: sums beyond it are 448 or -448 */
+  WIRESUM_FLOAT8_E5M2 = 7
 } wiresum_dtype;
 
 typedef enum wiresum_op {

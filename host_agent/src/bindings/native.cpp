@@ -103,6 +103,8 @@ void bind_enums(nb::module_& module) {
       .value("F32", numeric::Dtype::kF32)
       .value("F16", numeric::Dtype::kF16)
       .value("BF16", numeric::Dtype::kBF16)
+      .value("E4M3", numeric::Dtype::kE4M3)
+      .value("E5M2", numeric::Dtype::kE5M2)
       .value("I32", numeric::Dtype::kI32)
       .value("RAW", numeric::Dtype::kRaw);
   nb::enum_<numeric::Element>(module, "Element")

@@ -153,13 +153,13 @@ std::uint16_t signature_of(const Collective& collective, unsigned bits) {
 
 wiresum::engine::Request request_of(Collective collective, const wiresum::session::Grant& grant, nanoseconds timeout) {
   const bool is_raw = collective.dtype == Dtype::kRaw;
-  const bool is_float = !is_raw && collective.dtype != Dtype::kI32;
+  const bool is_scaled = wiresum::numeric::is_scaled(collective.dtype);
   const bool is_sum = !is_raw && collective.kind != Collective::Kind::kBarrier;
-  const std::uint8_t bits = is_raw ? 8 : is_float ? grant.bits : collective.integer_bits;
+  const std::uint8_t bits = is_raw ? 8 : is_scaled ? grant.bits : collective.integer_bits;
   const std::uint16_t signature = signature_of(collective, bits);
   return {.work = {.format = {.dtype = collective.dtype,
-                              .scaling = is_float ? wiresum::numeric::Scaling::kBlockExponent
-                                                  : wiresum::numeric::Scaling::kNone,
+                              .scaling = is_scaled ? wiresum::numeric::Scaling::kBlockExponent
+                                                   : wiresum::numeric::Scaling::kNone,
                               .bits = bits},
                    .divisor = collective.average ? static_cast<float>(grant.world_size()) : 1.0F,
                    .regions = std::move(collective.regions),
@@ -200,6 +200,10 @@ Type type_of(wiresum_dtype dtype) {
       return {Dtype::kI32, 1};
     case WIRESUM_INT64:
       return {Dtype::kI32, 8};
+    case WIRESUM_FLOAT8_E4M3:
+      return {Dtype::kE4M3, 1};
+    case WIRESUM_FLOAT8_E5M2:
+      return {Dtype::kE5M2, 1};
   }
   throw Failure(Failure::kArgument, "no such dtype: there are those of wiresum_dtype");
 }

@@ -89,6 +89,8 @@ std::uint8_t exponent_of(Dtype dtype, std::uint32_t magnitude) noexcept {
       return exponent_of_half(magnitude);
     case Dtype::kBF16:
       return static_cast<std::uint8_t>(magnitude >> 7);
+    case Dtype::kE4M3:
+    case Dtype::kE5M2:
     case Dtype::kI32:
     case Dtype::kRaw:
       return kExponentZero;
@@ -124,17 +126,17 @@ void fill_nan(Dtype dtype, std::byte* destination, std::size_t count) noexcept {
       return fill_elements<std::uint16_t>(destination, count, 0x7E00U);
     case Dtype::kBF16:
       return fill_elements<std::uint16_t>(destination, count, 0x7FC0U);
+    case Dtype::kE4M3:
+    case Dtype::kE5M2:
     case Dtype::kI32:
     case Dtype::kRaw:
-      return;  // these types have no NaN, and always a finite scale
+      return;  // these types have no scale that is not finite
   }
 }
 
-bool is_float(Dtype dtype) noexcept { return dtype != Dtype::kI32 && dtype != Dtype::kRaw; }
-
 /// The bits of a 32-bit word in which elements that are not zero differ from zeros: all but the signs of floats.
 std::uint32_t magnitude_bits(Dtype dtype) noexcept {
-  return !is_float(dtype) ? 0xFFFFFFFFU : dtype == Dtype::kF32 ? 0x7FFFFFFFU : 0x7FFF7FFFU;
+  return !is_scaled(dtype) ? 0xFFFFFFFFU : dtype == Dtype::kF32 ? 0x7FFFFFFFU : 0x7FFF7FFFU;
 }
 
 bool has_bits(const std::byte* glance, std::uint32_t wanted) noexcept {
@@ -207,7 +209,7 @@ Scale fixed_scale(unsigned workers, float scale, unsigned bits, float divisor) n
 }
 
 Exponents exponents_of(Dtype dtype, const std::byte* source, std::size_t count, const Kernels& kernels) noexcept {
-  if (!is_float(dtype)) return {};
+  if (!is_scaled(dtype)) return {};
   const MagnitudeRange range = kernels.magnitudes[static_cast<std::size_t>(dtype)](source, count);
   const std::uint8_t largest = exponent_of(dtype, range.largest);
   if (largest == kExponentNotFinite) return exponents_of_finite(dtype, source, count);
@@ -256,7 +258,7 @@ void quantise(Format format, const Scale& scale, const std::byte* source, std::s
     if (4 * words > count) std::memset(payload + count, 0, 4 * words - count);  // R2.19
     return;
   }
-  if (is_float(format.dtype) && scale.not_finite) {
+  if (is_scaled(format.dtype) && scale.not_finite) {
     if (words > 0) std::memset(payload, 0, 4 * words);
     return;
   }
@@ -272,7 +274,7 @@ void dequantise(Format format, const Scale& scale, const std::byte* payload, std
     if (count > 0) std::memcpy(destination, payload, count);
     return;
   }
-  if (is_float(format.dtype) && scale.not_finite) return fill_nan(format.dtype, destination, count);
+  if (is_scaled(format.dtype) && scale.not_finite) return fill_nan(format.dtype, destination, count);
   kernels.dequantise[static_cast<std::size_t>(format.dtype)][lane_index(format.bits)](
       dequantise_factors(scale), payload, words, destination, count);
 }
@@ -280,7 +282,7 @@ void dequantise(Format format, const Scale& scale, const std::byte* payload, std
 void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::size_t count, std::int32_t* integers,
                  const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw);
-  if (is_float(dtype) && scale.not_finite) {
+  if (is_scaled(dtype) && scale.not_finite) {
     std::fill_n(integers, count, 0);
     return;
   }
@@ -291,7 +293,7 @@ void to_integers(Dtype dtype, const Scale& scale, const std::byte* source, std::
 void from_integers(Dtype dtype, const Scale& scale, const std::int32_t* integers, std::byte* destination,
                    std::size_t count, const Kernels& kernels) noexcept {
   assert(dtype != Dtype::kRaw);
-  if (is_float(dtype) && scale.not_finite) return fill_nan(dtype, destination, count);
+  if (is_scaled(dtype) && scale.not_finite) return fill_nan(dtype, destination, count);
   kernels.from_integers[static_cast<std::size_t>(dtype)](
       dequantise_factors(scale), reinterpret_cast<const std::byte*>(integers), count, destination, count);
 }

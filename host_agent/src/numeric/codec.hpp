@@ -24,7 +24,7 @@ struct Exponents {
   bool not_finite = false;                // an Inf or a NaN is among the elements
 };
 
-/// Finds the exponents of `count` elements: all 0 for an empty chunk and for the integer dtypes.
+/// Finds the exponents of `count` elements: all 0 for an empty chunk and for types without a scale.
 [[nodiscard]] Exponents exponents_of(Dtype dtype, const std::byte* source, std::size_t count,
                                      const Kernels& kernels = active_kernels()) noexcept;
 

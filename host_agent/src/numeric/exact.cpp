@@ -14,7 +14,9 @@ constexpr std::uint32_t kPlusInf = 1U;
 constexpr std::uint32_t kMinusInf = 1U << 16;
 static_assert(wire::kJobWorkersMax < kMinusInf);
 
-unsigned mantissa_bits_of(Dtype dtype) noexcept { return dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7; }
+unsigned exponent_bits_of(Dtype dtype) noexcept {
+  return dtype == Dtype::kE4M3 ? 4 : dtype == Dtype::kF16 || element_bytes(dtype) == 1 ? 5 : 8;
+}
 
 constexpr unsigned quotient_up(unsigned value, unsigned divisor) noexcept { return (value + divisor - 1) / divisor; }
 
@@ -35,16 +37,18 @@ unsigned bit_width(UnsignedWide value) noexcept {
 
 ExactFormat::ExactFormat(Dtype dtype, unsigned workers) noexcept
     : dtype_(dtype),
-      mantissa_bits_(mantissa_bits_of(dtype)),
-      exponent_max_(dtype == Dtype::kF16 ? 31 : 255),
+      mantissa_bits_(static_cast<unsigned>(8 * element_bytes(dtype)) - 1 - exponent_bits_of(dtype)),
+      exponent_max_((1U << exponent_bits_of(dtype)) - 1),
       sign_((exponent_max_ + 1) << mantissa_bits_),
+      special_(dtype == Dtype::kE4M3 ? sign_ - 1 : exponent_max_ << mantissa_bits_),
+      overflow_(dtype == Dtype::kE4M3 ? special_ - 1 : special_),
       limb_bits_(31 - static_cast<unsigned>(std::bit_width(workers - 1))),
-      limbs_(quotient_up(exponent_max_ - 2 + mantissa_bits_ + 1, limb_bits_)) {
-  assert(dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16);
+      limbs_(quotient_up(((special_ - 1) >> mantissa_bits_) + mantissa_bits_, limb_bits_)) {
+  assert(is_scaled(dtype) || is_fp8(dtype));
   assert(workers >= 1 && workers <= wire::kJobWorkersMax);
   assert(limbs_ <= kLimbsMax);
   LimbBit place;  // begins at exponent 1, whose scale subnormals have, too
-  for (unsigned exponent = 1; exponent < exponent_max_; ++exponent) {
+  for (unsigned exponent = 1; exponent << mantissa_bits_ < special_; ++exponent) {
     places_[exponent] = place;
     if (++place.shift == limb_bits_) place = {.limb = static_cast<std::uint8_t>(place.limb + 1), .shift = 0};
   }
@@ -56,6 +60,7 @@ std::uint32_t ExactFormat::load(const std::byte* source, std::size_t index) cons
     std::memcpy(&bits, source + index * sizeof bits, sizeof bits);
     return bits;
   }
+  if (is_fp8(dtype_)) return std::to_integer<std::uint32_t>(source[index]);
   std::uint16_t bits;
   std::memcpy(&bits, source + index * sizeof bits, sizeof bits);
   return bits;
@@ -66,20 +71,23 @@ void ExactFormat::store(std::byte* destination, std::size_t index, std::uint32_t
     std::memcpy(destination + index * sizeof bits, &bits, sizeof bits);
     return;
   }
+  if (is_fp8(dtype_)) {
+    destination[index] = static_cast<std::byte>(bits);
+    return;
+  }
   const auto half = static_cast<std::uint16_t>(bits);
   std::memcpy(destination + index * sizeof half, &half, sizeof half);
 }
 
 template <class Take>
 void ExactFormat::for_each_part(std::uint32_t bits, const Take& take) const noexcept {
-  const std::uint32_t exponent = bits >> mantissa_bits_ & exponent_max_;
   const bool negative = (bits & sign_) != 0;
-  if (exponent == exponent_max_) {
+  if ((bits & ~sign_) >= special_) {
     const bool is_nan = (bits & (hidden_bit() - 1)) != 0;
     take(limbs_, std::int64_t{is_nan ? kPlusInf | kMinusInf : negative ? kMinusInf : kPlusInf});
     return;
   }
-  const LimbBit place = places_[exponent];
+  const LimbBit place = places_[bits >> mantissa_bits_ & exponent_max_];
   const std::uint64_t mask = (std::uint64_t{1} << limb_bits_) - 1;
   std::uint64_t rest = std::uint64_t{significand_of(bits)} << place.shift;
   for (unsigned limb = place.limb; rest != 0; ++limb, rest >>= limb_bits_) {
@@ -125,15 +133,15 @@ void ExactFormat::add_up(const std::byte* contributions, std::size_t stride, uns
                          unsigned divisor, std::byte* destination) const noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     unsigned lowest = exponent_max_;
-    unsigned highest = 0;
+    std::uint32_t largest = 0;
     for (unsigned worker = 0; worker < workers; ++worker) {
       const std::uint32_t magnitude = load(contributions + worker * stride, i) & ~sign_;
       if (magnitude == 0) continue;
       // Subnormals have exponent 1's scale.
       lowest = std::min(lowest, std::max(magnitude >> mantissa_bits_, 1U));
-      highest = std::max(highest, magnitude >> mantissa_bits_);
+      largest = std::max(largest, magnitude);
     }
-    if (highest == exponent_max_ || highest > lowest + kSpanMax) {
+    if (largest >= special_ || largest >> mantissa_bits_ > lowest + kSpanMax) {
       store(destination, i, sum_of_parts(contributions, stride, workers, i, divisor));
       continue;
     }
@@ -166,8 +174,8 @@ std::uint32_t ExactFormat::sum_of_parts(const std::byte* contributions, std::siz
 std::uint32_t ExactFormat::special(std::uint32_t counts) const noexcept {
   const bool plus_inf = counts % kMinusInf != 0;
   const bool minus_inf = counts / kMinusInf != 0;
-  if (plus_inf && minus_inf) return infinity() | 1U << (mantissa_bits_ - 1);
-  return plus_inf ? infinity() : sign_ | infinity();
+  if (plus_inf && minus_inf) return special_ | 1U << (mantissa_bits_ - 1);
+  return plus_inf ? special_ : sign_ | special_;
 }
 
 std::uint32_t ExactFormat::rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept {
@@ -222,7 +230,7 @@ std::uint32_t ExactFormat::rounded(const Upper& sum, unsigned divisor) const noe
   }
   // The hidden bit adds 1 to the exponent, like a significand that was rounded up to the next power of two.
   const std::uint64_t bits = (static_cast<std::uint64_t>(kept_low) << mantissa_bits_) + kept;
-  return (negative ? sign_ : 0) | static_cast<std::uint32_t>(std::min<std::uint64_t>(bits, infinity()));
+  return (negative ? sign_ : 0) | static_cast<std::uint32_t>(std::min<std::uint64_t>(bits, overflow_));
 }
 
 }  // namespace wiresum::numeric

@@ -3,11 +3,12 @@
 // Theory of operation
 //
 // Every finite float is an integer multiple of its format's smallest subnormal; the integer has at most 277 bits (fp32;
-// 40 for fp16). The integer is cut into *limbs* of `limb_bits` bits, at the same positions for all elements and
-// workers, each with the element's sign. The switch adds the N workers' limbs of one position as 32-bit integers. A
-// limb is below 2^limb_bits, and limb_bits = 31 - ceil(log2 N), so no sum overflows. The sums of all positions, with
-// their weights, are the exact sum of the elements (a superaccumulator: Kulisch, "Computer Arithmetic and Validity",
-// 2013, ch. 8). The sum, or its quotient for an average, is rounded once to nearest even.
+// 40 for fp16, 32 for e5m2, 18 for e4m3, which is one limb in any job). The integer is cut into *limbs* of `limb_bits`
+// bits, at the same positions for all elements and workers, each with the element's sign. The switch adds the N
+// workers' limbs of one position as 32-bit integers. A limb is below 2^limb_bits, and limb_bits = 31 - ceil(log2 N), so
+// no sum overflows. The sums of all positions, with their weights, are the exact sum of the elements (a
+// superaccumulator: Kulisch, "Computer Arithmetic and Validity", 2013, ch. 8). The sum, or its quotient for an average,
+// is rounded once to nearest even.
 //
 // A significand of 24 bits lies in two of a dozen limbs (three with hundreds of workers), so in a chunk of elements
 // most positions are zero at all workers. The other positions are the chunk's *planes*, a set: bit k stands for the
@@ -87,13 +88,14 @@ class ExactFormat {
   /// The element that the sums of `planes` make; other planes' sums are 0.
   [[nodiscard]] std::uint32_t rounded(const Parts& sums, Planes planes, unsigned divisor) const noexcept;
   [[nodiscard]] std::uint32_t hidden_bit() const noexcept { return 1U << mantissa_bits_; }
-  [[nodiscard]] std::uint32_t infinity() const noexcept { return exponent_max_ << mantissa_bits_; }
   [[nodiscard]] std::uint32_t special(std::uint32_t counts) const noexcept;
 
   Dtype dtype_;
   unsigned mantissa_bits_;
-  unsigned exponent_max_;  // the biased exponent of Inf and NaN
+  unsigned exponent_max_;  // all bits of an exponent
   std::uint32_t sign_;
+  std::uint32_t special_;   // the smallest magnitude that is no finite number: Inf, or e4m3's NaN
+  std::uint32_t overflow_;  // what rounds beyond the finite numbers: Inf, or e4m3's largest number
   unsigned limb_bits_;
   unsigned limbs_;
   std::array<LimbBit, 255> places_{};  // by biased exponent: where a significand's lowest bit is

@@ -22,12 +22,14 @@ enum class Dtype : std::uint8_t {
   kF32,
   kF16,
   kBF16,
+  kE4M3,  // fp8 as in OCP's OFP8 and PyTorch's float8_e4m3fn: no Inf, and NaN where all bits but the sign are set
+  kE5M2,  // fp8 with the rules of IEEE 754
   kI32,
   kRaw,  // opaque bytes, carried bit for bit; only ever one contributor per chunk
 };
 
 enum class Scaling : std::uint8_t {
-  kNone,           // kI32 and kRaw: elements are lanes
+  kNone,           // kI32 and kRaw: elements are lanes; fp8: sums are exact (exact.hpp)
   kBlockExponent,  // block floating point: a power of two for each chunk, agreed in the previous round
   kFixed,          // the caller's scale for every chunk and worker
 };
@@ -47,11 +49,21 @@ struct Format {
     case Dtype::kF16:
     case Dtype::kBF16:
       return 2;
+    case Dtype::kE4M3:
+    case Dtype::kE5M2:
     case Dtype::kRaw:
       return 1;
   }
   return 1;
 }
+
+/// True for floats that a scale makes integers.
+[[nodiscard]] constexpr bool is_scaled(Dtype dtype) noexcept {
+  return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16;
+}
+
+/// True for floats that only have exact sums.
+[[nodiscard]] constexpr bool is_fp8(Dtype dtype) noexcept { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }
 
 /// The most workers whose floats fit lanes of so many bits: each worker's element has a range of -1 to 1 at least.
 [[nodiscard]] constexpr unsigned workers_max(unsigned bits) noexcept { return bits == 8 ? 64 : wire::kJobWorkersMax; }
@@ -61,7 +73,7 @@ struct Format {
   return format.dtype == Dtype::kRaw ? 4 : 32u / format.bits;
 }
 
-/// True if the combination exists: kRaw and kI32 take no scaling; floats need one.
+/// True if the combination exists: kRaw, kI32 and fp8 take no scaling; other floats need one.
 [[nodiscard]] constexpr bool valid(Format format) noexcept {
   const bool lanes = format.bits == 32 || format.bits == 16 || format.bits == 8;
   switch (format.dtype) {
@@ -69,6 +81,9 @@ struct Format {
     case Dtype::kF16:
     case Dtype::kBF16:
       return lanes && format.scaling != Scaling::kNone;
+    case Dtype::kE4M3:
+    case Dtype::kE5M2:
+      return format.bits == 32 && format.scaling == Scaling::kNone;
     case Dtype::kI32:
       return lanes && format.scaling == Scaling::kNone;
     case Dtype::kRaw:

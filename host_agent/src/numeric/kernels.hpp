@@ -56,9 +56,9 @@ struct Kernels {
   /// half. Looks at the first cache line before the rest, and stops at a bit of `enough`: the result then has such a
   /// bit, and need not have others.
   std::uint32_t (*scan)(const std::byte* source, std::size_t bytes, std::uint32_t enough) noexcept;
-  /// The codec's kernels by dtype (kF32, kF16, kBF16, kI32) and lane width (32, 16, 8).
-  Quantise quantise[4][3];
-  Dequantise dequantise[4][3];
+  /// The codec's kernels by dtype up to kI32, without any for fp8, and lane width (32, 16, 8).
+  Quantise quantise[6][3];
+  Dequantise dequantise[6][3];
   void (*accumulate)(std::byte* cell, const std::byte* payload, std::size_t words) noexcept;
   /// The sum of the payload's words, each times its weight, modulo 2^32 (check_word.hpp).
   std::uint32_t (*weigh)(const std::uint32_t* weights, const std::byte* payload, std::size_t words) noexcept;
@@ -74,8 +74,8 @@ struct Kernels {
   GradientKernels<float> float_gradients;
   GradientKernels<double> double_gradients;
   /// The codec's kernels with lanes of 32 bits, in words of the host's byte order, by dtype.
-  Quantise to_integers[4];
-  Dequantise from_integers[4];
+  Quantise to_integers[6];
+  Dequantise from_integers[6];
   /// The kernels for int32 in words of the host's byte order, by lane width (32, 16, 8).
   Quantise pack[3];
   Dequantise unpack[3];

@@ -86,6 +86,8 @@ std::uint64_t present_elements(numeric::Dtype dtype, const std::byte* source, st
       return nonzero_words<std::uint16_t>(source, count, 0x7FFF);
     case numeric::Dtype::kI32:
       return nonzero_words<std::uint32_t>(source, count, 0xFFFFFFFF);
+    case numeric::Dtype::kE4M3:
+    case numeric::Dtype::kE5M2:
     case numeric::Dtype::kRaw:
       return low_bits(static_cast<unsigned>(count));  // never sparse
   }

@@ -19,10 +19,10 @@ namespace {
 /// An exact sum has other words than a rounded one: workers that disagree on the kind of sum must find out.
 constexpr std::uint32_t kExactTag = 0x3C3C0000;  // R5.1
 
-/// Sums of floats may be exact, unless the caller chooses the scale.
-bool may_be_exact(const Request& request) noexcept {
-  return request.format.scaling == numeric::Scaling::kBlockExponent && request.divisor >= 1.0F &&
-         request.divisor <= static_cast<float>(wire::kJobWorkersMax) && std::trunc(request.divisor) == request.divisor;
+/// True if exact sums have this divisor.
+bool has_whole_divisor(const Request& request) noexcept {
+  return request.divisor >= 1.0F && request.divisor <= static_cast<float>(wire::kJobWorkersMax) &&
+         std::trunc(request.divisor) == request.divisor;
 }
 
 /// Throws std::invalid_argument for a reduction that makes no sense.
@@ -110,6 +110,9 @@ Survey Scheduler::survey(Request& request, std::uint64_t salt) const {
       config_.workers > numeric::workers_max(request.format.bits)) {
     throw std::invalid_argument("lanes of 8 bits carry the floats of 64 workers at most: use 16 or 32 bits");  // R8.14
   }
+  if (numeric::is_fp8(request.format.dtype) && !has_whole_divisor(request)) {
+    throw std::invalid_argument("a sum of fp8 is divided by a whole number of workers: 1 to 4096");
+  }
   require_memory(request.regions);
   check_reduction(request);
   Survey survey;
@@ -134,10 +137,12 @@ bool Scheduler::is_candidate(const Request& request, std::uint64_t chunks) const
 }
 
 bool Scheduler::is_exact(const Request& request) const noexcept {
-  if (!may_be_exact(request)) return false;
+  const bool is_fp8 = numeric::is_fp8(request.format.dtype);  // R5.29
+  // The caller may choose the scale of other floats.
+  if (!is_fp8 && request.format.scaling != numeric::Scaling::kBlockExponent) return false;
   std::uint64_t elements = 0;
   for (const worker::Region& region : request.regions) elements += region.elements;
-  return elements > 0 && elements <= config_.exact_elements_max;
+  return elements > 0 && has_whole_divisor(request) && (is_fp8 || elements <= config_.exact_elements_max);
 }
 
 bool Scheduler::expects_scan(const Request& request, const Survey& survey) const {

@@ -18,8 +18,8 @@
 // no worker has becomes +0.0 without a packet. Later requests wait until the stream has been issued, whose place in the
 // order is before theirs.
 //
-// Exact sums. Short tensors of floats are rounded once: those of few elements as an all-gather (gathered.hpp), as
-// reductions are and small copies, others by the threads' state machines (worker.hpp).
+// Exact sums. Short tensors of floats, and all of fp8, are rounded once: those of few elements as an all-gather
+// (gathered.hpp), as reductions are and small copies, others by the threads' state machines (worker.hpp).
 //
 // Which requests get a prologue: choice.hpp decides that from what all workers know alike. Counts are known to all when
 // a prologue is complete. Votes are not: of the collectives in flight, one worker may have completed more than another.

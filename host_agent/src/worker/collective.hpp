@@ -65,7 +65,7 @@ struct Collective {
   numeric::Format format;
   float fixed_scale = 1.0F;  // for Scaling::kFixed
   float divisor = 1.0F;      // AVG: N
-  bool exact = false;        // Scaling::kBlockExponent: all chunks are summed exactly (exact_chunk.hpp)
+  bool exact = false;        // all chunks are summed exactly (exact_chunk.hpp): fp8, or Scaling::kBlockExponent
   /// Regions in order of chunk_first; owned by the submitter until the collective is complete.
   std::span<const Region> regions;
   /// The numbers of the chunks to send; empty means all.

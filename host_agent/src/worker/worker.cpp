@@ -55,7 +55,9 @@ Worker::Worker(const WorkerConfig& config)
       exact_(config.slots),
       exact_formats_{numeric::ExactFormat(numeric::Dtype::kF32, config.workers),
                      numeric::ExactFormat(numeric::Dtype::kF16, config.workers),
-                     numeric::ExactFormat(numeric::Dtype::kBF16, config.workers)},
+                     numeric::ExactFormat(numeric::Dtype::kBF16, config.workers),
+                     numeric::ExactFormat(numeric::Dtype::kE4M3, config.workers),
+                     numeric::ExactFormat(numeric::Dtype::kE5M2, config.workers)},
       exponent_gap_max_(numeric::exponent_gap_max(config.workers)),
       pending_(config.collectives_max),
       kept_(config.slots, config.lanes),
@@ -76,8 +78,10 @@ bool Worker::submit(const Collective& collective) noexcept {
   assert(collective.regions.empty() || numeric::valid(collective.format));
   assert(collective.chunk_begin <= collective.chunk_end);
   assert(collective.vote != numeric::kExponentNotFinite);
-  assert(collective.format.scaling == numeric::Scaling::kNone || is_divisor(collective.divisor));
-  assert(!collective.exact || collective.format.scaling == numeric::Scaling::kBlockExponent);
+  [[maybe_unused]] const bool is_fp8 = numeric::is_fp8(collective.format.dtype);
+  assert((!is_fp8 && collective.format.scaling == numeric::Scaling::kNone) || is_divisor(collective.divisor));
+  assert(collective.exact ? is_fp8 || collective.format.scaling == numeric::Scaling::kBlockExponent
+                          : !is_fp8 || collective.regions.empty());
   const std::uint32_t index = pending_.acquire();
   if (index == kNoCollective) return false;
   Pending& pending = pending_[index];

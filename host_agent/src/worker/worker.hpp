@@ -309,7 +309,7 @@ class Worker {
   WorkerConfig config_;
   std::vector<Slot> slots_;
   std::vector<ExactChunk> exact_;                      // by slot
-  std::array<numeric::ExactFormat, 3> exact_formats_;  // by dtype
+  std::array<numeric::ExactFormat, 5> exact_formats_;  // by dtype
   unsigned exponent_gap_max_;                          // numeric::exponent_gap_max
   PendingPool pending_;
   KeptResults kept_;

@@ -113,17 +113,18 @@ static void collectives(void) {
   finish(&operation);
   for (int i = 0; i < ELEMENTS; ++i) EXPECT(sum[i] == (float)(everybody() * i));
   for (int i = 0; i < ELEMENTS; ++i) source[i] = 2.0F;
-  CHECK(wiresum_all_reduce(session, source, sum, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_AVERAGE, &operation));
-  finish(&operation);
+  CHECK(wiresum_all_reduce(session, source, sum, ELEMENTS, WIRESUM_FLOAT32, WIRESUM_AVERAGE, NULL));
   for (int i = 0; i < ELEMENTS; ++i) EXPECT(sum[i] > 1.999F && sum[i] < 2.001F);
-  for (int i = 0; i < ELEMENTS; ++i) halves[i] = 0x3C00; /* 1.0; in bfloat16 it is 0x3F80 */
-  CHECK(wiresum_all_reduce(session, halves, halves, ELEMENTS, WIRESUM_FLOAT16, WIRESUM_SUM, &operation));
-  finish(&operation);
-  for (int i = 0; i < ELEMENTS; ++i) EXPECT(halves[i] == (world_size == 2 ? 0x4000 : 0x4200));
-  for (int i = 0; i < ELEMENTS; ++i) halves[i] = 0x3F80;
-  CHECK(wiresum_all_reduce(session, halves, halves, ELEMENTS, WIRESUM_BFLOAT16, WIRESUM_SUM, &operation));
-  finish(&operation);
-  for (int i = 0; i < ELEMENTS; ++i) EXPECT(halves[i] == (world_size == 2 ? 0x4000 : 0x4040));
+  /* A type, its elements in 16 bits, and these bits for 1.0, 2.0 and 3.0. */
+  static const unsigned kinds[4][5] = {{WIRESUM_FLOAT16, 1, 0x3C00, 0x4000, 0x4200},
+                                       {WIRESUM_BFLOAT16, 1, 0x3F80, 0x4000, 0x4040},
+                                       {WIRESUM_FLOAT8_E4M3, 2, 0x3838, 0x4040, 0x4444},
+                                       {WIRESUM_FLOAT8_E5M2, 2, 0x3C3C, 0x4040, 0x4242}};
+  for (const unsigned* kind = kinds[0]; kind != kinds[4]; kind += 5) {
+    for (int i = 0; i < ELEMENTS; ++i) halves[i] = (uint16_t)kind[2];
+    CHECK(wiresum_all_reduce(session, halves, halves, kind[1] * ELEMENTS, kind[0], WIRESUM_SUM, NULL));
+    for (int i = 0; i < ELEMENTS; ++i) EXPECT(halves[i] == kind[1 + world_size]);
+  }
 
   const int root = world_size - 1;
   for (int i = 0; i < 8; ++i) part[i] = rank + 1;
@@ -145,8 +146,7 @@ static void collectives(void) {
   finish(&operation);
   for (int i = 0; i < 9 * world_size; ++i) EXPECT(bytes[i] == 10 * (i / 9) + i % 9);
   for (int i = 0; i < 8; ++i) EXPECT(part[i] == everybody() * (rank + 1));
-  CHECK(wiresum_reduce_scatter(session, parts, parts + 8 * rank, 8, WIRESUM_INT32, WIRESUM_SUM, &second));
-  finish(&second);
+  CHECK(wiresum_reduce_scatter(session, parts, parts + 8 * rank, 8, WIRESUM_INT32, WIRESUM_SUM, NULL));
   for (int i = 0; i < 8; ++i) EXPECT(parts[8 * rank + i] == everybody() * (rank + 1));
 
   CHECK(wiresum_barrier(session, &operation));
@@ -159,7 +159,7 @@ static void collectives(void) {
 
   wiresum_statistics statistics;
   CHECK(wiresum_get_statistics(session, &statistics, sizeof statistics));
-  EXPECT(statistics.operations == 14 && statistics.results >= 14 && statistics.bytes_sent >= 4 * 5000);
+  EXPECT(statistics.operations == 16 && statistics.results >= 16 && statistics.bytes_sent >= 4 * 5000);
   CHECK(wiresum_leave(&session));
   EXPECT(session == NULL);
   EXPECT(waitpid(-1, NULL, 0) == -1 && errno == ECHILD); /* the sidecar is not our child */

@@ -17,6 +17,31 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kE4M3, Dtype::kE5M2};
+
+/// What the tests know of a format by themselves.
+struct Layout {
+  unsigned mantissa_bits;
+  unsigned exponents;  // of finite numbers, from 0
+  std::uint32_t sign;
+  std::uint32_t overflow;  // what a sum beyond the finite numbers becomes
+};
+
+constexpr Layout layout_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return {23, 255, 0x80000000, 0x7F800000};
+    case Dtype::kF16:
+      return {10, 31, 0x8000, 0x7C00};
+    case Dtype::kBF16:
+      return {7, 255, 0x8000, 0x7F80};
+    case Dtype::kE4M3:
+      return {3, 16, 0x80, 0x7E};
+    default:
+      return {2, 31, 0x80, 0x7C};
+  }
+}
+
 using Contributions = std::vector<std::vector<std::uint32_t>>;  // the bits of the elements, by worker
 
 Buffer stored(Dtype dtype, const std::vector<std::uint32_t>& elements) {
@@ -149,9 +174,92 @@ TEST(ExactSum, HalfPrecisionIsRoundedOnce) {
   EXPECT_EQ(result, 0x3F81);
 }
 
+/// The number that a byte is in a format of fp8, by the definition of OCP's OFP8.
+double value_of_fp8(Dtype dtype, std::uint32_t bits) {
+  const auto [mantissa_bits, exponents, sign, overflow] = layout_of(dtype);
+  const std::uint32_t magnitude = bits & 0x7F;
+  if (dtype == Dtype::kE4M3 && magnitude == 0x7F) return kNan;
+  if (dtype == Dtype::kE5M2 && magnitude >= 0x7C) return magnitude > 0x7C ? kNan : bits < 0x80 ? kInf : -kInf;
+  const int bias = dtype == Dtype::kE4M3 ? 7 : 15;
+  const auto exponent = static_cast<int>(magnitude >> mantissa_bits);
+  const double mantissa = std::ldexp(magnitude & ((1U << mantissa_bits) - 1), -static_cast<int>(mantissa_bits));
+  const double value = exponent == 0 ? std::ldexp(mantissa, 1 - bias) : std::ldexp(1 + mantissa, exponent - bias);
+  return (bits & sign) != 0 ? -value : value;
+}
+
+/// The byte nearest to a number, found among all; -1 stands for any NaN.
+int nearest_fp8(Dtype dtype, double number) {
+  if (std::isnan(number)) return -1;
+  if (number == 0) return 0;
+  const Layout layout = layout_of(dtype);
+  const double magnitude = std::abs(number);
+  // The first number beyond the finite ones, as if there were one more.
+  const double beyond = dtype == Dtype::kE4M3 ? 480 : 65536;
+  std::uint32_t nearest = 0;
+  double distance = magnitude;
+  for (std::uint32_t bits = 1; bits <= 0x7F; ++bits) {
+    const bool is_beyond = bits > layout.overflow || !std::isfinite(value_of_fp8(dtype, bits));
+    const double apart = std::abs(magnitude - (is_beyond ? beyond : value_of_fp8(dtype, bits)));
+    if (apart < distance || (apart == distance && bits % 2 == 0)) {
+      nearest = bits;
+      distance = apart;
+    }
+    if (is_beyond) break;
+  }
+  if (magnitude > beyond) nearest = 0x7F;
+  return static_cast<int>(std::min(nearest, layout.overflow) | (number < 0 ? layout.sign : 0));
+}
+
+TEST(ExactSum, OfTwoNumbersOfFp8IsTheNearestOfAll) {  // R5.29
+  for (const Dtype dtype : {Dtype::kE4M3, Dtype::kE5M2}) {
+    Contributions all(2);
+    for (std::uint32_t pair = 0; pair < 0x10000; ++pair) {
+      all[0].push_back(pair & 0xFF);
+      all[1].push_back(pair >> 8);
+    }
+    for (const unsigned divisor : {1U, 2U, 3U}) {
+      const Buffer split = split_and_join(dtype, all, divisor);
+      ASSERT_TRUE(split == added_up(dtype, all, divisor)) << name_of(dtype);
+      for (std::size_t i = 0; i < split.size(); ++i) {
+        const double sum = value_of_fp8(dtype, all[0][i]) + value_of_fp8(dtype, all[1][i]);
+        const auto bits = std::to_integer<std::uint32_t>(split.data()[i]);
+        const int found = std::isnan(value_of_fp8(dtype, bits)) ? -1 : static_cast<int>(bits);
+        // A third is no double, but the double is on the same side of each number in the middle of two.
+        ASSERT_EQ(found, nearest_fp8(dtype, sum / divisor))
+            << name_of(dtype) << ": " << all[0][i] << " and " << all[1][i] << ", divided by " << divisor;
+      }
+    }
+  }
+}
+
+TEST(ExactSum, OfFp8WhereItIsBeyondTheFormat) {  // R5.29
+  const auto sum = [](Dtype dtype, const Contributions& contributions, unsigned divisor = 1) {
+    return std::to_integer<std::uint32_t>(*split_and_join(dtype, contributions, divisor).data());
+  };
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x7E}, {0x58}}), 0x7E);  // 448 + 16: a tie with 480, which is none of its numbers
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x7E}, {0x7E}, {0x7E}}), 0x7E);
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0xFE}, {0xFE}}), 0xFE);
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x7E}, {0x7E}, {0xFE}}), 0x7E);
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x7E}, {0x7E}}, 2), 0x7E);
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x7E}, {0xFF}, {0x00}}), 0x7F);  // NaN
+  EXPECT_EQ(sum(Dtype::kE5M2, {{0x7B}, {0x68}}), 0x7B);          // 57344 + 2048
+  EXPECT_EQ(sum(Dtype::kE5M2, {{0x7B}, {0x6C}}), 0x7C);          // 57344 + 4096: a tie with 65536
+  EXPECT_EQ(sum(Dtype::kE5M2, {{0x7B}, {0x7B}, {0xFB}}), 0x7B);
+  EXPECT_EQ(sum(Dtype::kE5M2, {{0xFC}, {0x7B}}), 0xFC);
+  EXPECT_EQ(sum(Dtype::kE5M2, {{0xFC}, {0x7C}}), 0x7E);
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x81}, {0x80}}, 2), 0x80);  // half of the smallest subnormal
+  EXPECT_EQ(sum(Dtype::kE4M3, {{0x81}, {0x01}}), 0x00);
+}
+
+TEST(ExactSum, OfE4M3HasOneLimbInAnyJob) {
+  EXPECT_EQ(ExactFormat(Dtype::kE4M3, 2).planes(), 2U);
+  EXPECT_EQ(ExactFormat(Dtype::kE4M3, wire::kJobWorkersMax).planes(), 2U);
+  EXPECT_EQ(ExactFormat(Dtype::kE5M2, 2).planes(), 3U);
+}
+
 TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {  // R5.2, R5.3
   std::mt19937_64 random(1);
-  for (const Dtype dtype : kFloatDtypes) {
+  for (const Dtype dtype : kDtypes) {
     for (const unsigned workers : {1U, 2U, 3U, 8U, 31U, 32U, 33U, 127U, 1024U, 4096U}) {
       Contributions contributions(workers, std::vector<std::uint32_t>(workers < 1000 ? 200 : 40));
       for (auto& elements : contributions) {
@@ -168,19 +276,15 @@ TEST(ExactSum, BothWaysGiveTheSameBitsForAnyElementsAndWorkers) {  // R5.2, R5.3
 /// One element's quotient in long division, bit by bit: digit k counts 2^(32 k - 64) of the smallest subnormals.
 class LongDivision {
  public:
-  explicit LongDivision(Dtype dtype)
-      : mantissa_bits_(dtype == Dtype::kF32   ? 23
-                       : dtype == Dtype::kF16 ? 10
-                                              : 7),
-        exponent_max_(dtype == Dtype::kF16 ? 31 : 255) {}
+  explicit LongDivision(Dtype dtype) : layout_(layout_of(dtype)), mantissa_bits_(layout_.mantissa_bits) {}
 
   /// Adds a finite element, or takes it away.
   void add(std::uint32_t bits) {
-    const unsigned exponent = bits >> mantissa_bits_ & exponent_max_;
+    const unsigned exponent = (bits & (layout_.sign - 1)) >> mantissa_bits_;
     const std::uint64_t mantissa = bits & ((1U << mantissa_bits_) - 1);
     const unsigned position = 64 + std::max(exponent, 1U) - 1;
     const std::uint64_t shifted = (exponent == 0 ? mantissa : mantissa | 1U << mantissa_bits_) << position % 32;
-    const int sign = (bits >> mantissa_bits_) > exponent_max_ ? -1 : 1;
+    const int sign = (bits & layout_.sign) != 0 ? -1 : 1;
     digits_[position / 32] += sign * static_cast<std::int64_t>(shifted & 0xFFFFFFFF);
     digits_[position / 32 + 1] += sign * static_cast<std::int64_t>(shifted >> 32);
   }
@@ -206,8 +310,8 @@ class LongDivision {
     bool above_half = rest != 0;
     for (unsigned i = 0; i < low - 1; ++i) above_half |= bit(i) != 0;
     if (bit(low - 1) != 0 && (above_half || kept % 2 == 1)) ++kept;
-    const std::uint32_t magnitude = std::min(((low - 64) << mantissa_bits_) + kept, exponent_max_ << mantissa_bits_);
-    return negative ? magnitude | (exponent_max_ + 1) << mantissa_bits_ : magnitude;
+    const std::uint32_t magnitude = std::min(((low - 64) << mantissa_bits_) + kept, layout_.overflow);
+    return negative ? magnitude | layout_.sign : magnitude;
   }
 
  private:
@@ -219,15 +323,14 @@ class LongDivision {
   }
   [[nodiscard]] std::uint32_t bit(unsigned i) const { return digits_[i / 32] >> i % 32 & 1; }
 
+  const Layout layout_;
   const unsigned mantissa_bits_;
-  const unsigned exponent_max_;
   std::array<std::int64_t, 14> digits_{};
 };
 
 /// Finite elements with exponents in a range of a random width, many of which cancel, and with short mantissas.
 Contributions finite_elements(Dtype dtype, unsigned workers, std::size_t count, std::mt19937_64& random) {
-  const unsigned mantissa_bits = dtype == Dtype::kF32 ? 23 : dtype == Dtype::kF16 ? 10 : 7;
-  const unsigned exponents = dtype == Dtype::kF16 ? 31 : 255;
+  const auto [mantissa_bits, exponents, sign, overflow] = layout_of(dtype);
   const std::uint64_t width = std::vector<unsigned>{2, 40, 100, exponents}[random() % 4];
   const std::uint64_t lowest = random() % 2 == 0 ? 0 : random() % exponents;
   Contributions contributions(workers, std::vector<std::uint32_t>(count));
@@ -235,12 +338,15 @@ Contributions finite_elements(Dtype dtype, unsigned workers, std::size_t count, 
     for (std::size_t i = 0; i < count; ++i) {
       std::uint32_t& element = contributions[worker][i];
       if (worker > 0 && random() % 4 == 0) {
-        element = contributions[worker - 1][i] ^ (exponents + 1) << mantissa_bits;
+        element = contributions[worker - 1][i] ^ sign;
         continue;
       }
       const auto exponent = static_cast<std::uint32_t>((lowest + random() % width) % exponents);
-      const auto mantissa = static_cast<std::uint32_t>(random() & ((1U << mantissa_bits) - 1) & (~0U << random() % 24));
-      element = (exponent | (random() % 2 == 0 ? 0 : exponents + 1)) << mantissa_bits | mantissa;
+      const auto mantissa =
+          static_cast<std::uint32_t>(random() & ((1U << mantissa_bits) - 1) & (~0U << random() % (mantissa_bits + 1)));
+      element = exponent << mantissa_bits | mantissa;
+      if (dtype == Dtype::kE4M3 && element == sign - 1) element = overflow;
+      if (random() % 2 == 0) element |= sign;
     }
   }
   return contributions;
@@ -250,8 +356,8 @@ TEST(ExactSum, IsTheRoundedQuotientOfLongDivision) {
   std::mt19937_64 random(3);
   constexpr std::size_t kCount = 50;
   for (int round = 0; round < 40; ++round) {
-    for (const Dtype dtype : kFloatDtypes) {
-      for (const unsigned workers : {1U, 2U, 3U, 8U, 33U, 300U}) {
+    for (const Dtype dtype : kDtypes) {
+      for (const unsigned workers : {1U, 2U, 3U, 8U, 9U, 33U, 300U}) {
         if (workers == 300 && round % 4 != 0) continue;
         const Contributions contributions = finite_elements(dtype, workers, kCount, random);
         for (const unsigned divisor : {1U, workers, 7U}) {

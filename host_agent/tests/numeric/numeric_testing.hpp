@@ -20,7 +20,7 @@ inline constexpr Dtype kFloatDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16}
 inline constexpr std::uint8_t kLaneWidths[] = {32, 16, 8};
 
 inline const char* name_of(Dtype dtype) {
-  constexpr const char* kNames[] = {"f32", "f16", "bf16", "i32", "raw"};
+  constexpr const char* kNames[] = {"f32", "f16", "bf16", "e4m3", "e5m2", "i32", "raw"};
   return kNames[static_cast<std::size_t>(dtype)];
 }
 

@@ -118,6 +118,30 @@ TEST(Scheduler, ALongerSumOfFloatsIsSummedExactlyByTheThreads) {
   EXPECT_EQ(scheduler.exact_sums(), 1U);
 }
 
+TEST(Scheduler, Fp8IsSummedExactlyWhateverItsLength) {  // R5.29
+  Scheduler scheduler(exact_config(0));
+  std::vector<std::byte> elements(1000, std::byte{0x38});
+  Request request;
+  request.format = {.dtype = numeric::Dtype::kE4M3, .scaling = numeric::Scaling::kNone};
+  request.may_be_sparse = true;
+  for (const std::uint64_t count : {1U, 1000U}) {
+    request.regions = {{.source = elements.data(), .destination = elements.data(), .elements = count}};
+    submit(scheduler, request, kLanes);
+    for (const Share& share : shares_of(scheduler)) {
+      EXPECT_EQ(share.work.exact, count > 1) << "one element is gathered";
+      EXPECT_EQ(share.work.format.dtype, count > 1 ? numeric::Dtype::kE4M3 : numeric::Dtype::kI32);
+      complete(scheduler, share);
+    }
+    EXPECT_EQ(scheduler.poll_finished()->status, Status::kOk);
+  }
+  EXPECT_EQ(scheduler.exact_sums(), 2U);
+  request.divisor = 1.5F;
+  EXPECT_THROW((void)scheduler.survey(request, 0), std::invalid_argument);
+  request.divisor = 1.0F;
+  request.format.scaling = numeric::Scaling::kBlockExponent;
+  EXPECT_THROW((void)scheduler.survey(request, 0), std::invalid_argument);
+}
+
 TEST(Scheduler, ExactAndBlockSumsHaveDifferentTags) {  // R5.1
   for (const std::size_t elements : {1U, 100U}) {
     Scheduler exact(exact_config(100));

@@ -102,6 +102,8 @@ NB_MODULE(wiresum_sim, module) {
       .value("F32", numeric::Dtype::kF32)
       .value("F16", numeric::Dtype::kF16)
       .value("BF16", numeric::Dtype::kBF16)
+      .value("E4M3", numeric::Dtype::kE4M3)
+      .value("E5M2", numeric::Dtype::kE5M2)
       .value("I32", numeric::Dtype::kI32)
       .value("RAW", numeric::Dtype::kRaw);
   nb::enum_<numeric::Scaling>(module, "Scaling")

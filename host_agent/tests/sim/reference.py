@@ -21,7 +21,7 @@ NOT_FINITE = 255
 
 @dataclass(frozen=True)
 class Format:
-    """`dtype` is one of f32, f16, bf16 (as uint16 bits), i32, raw (bytes)."""
+    """`dtype` is one of f32, f16, bf16 (as uint16 bits), e4m3, e5m2 (as uint8 bits), i32, raw (bytes)."""
 
     dtype: str
     scaling: str  # none, block or fixed
@@ -30,7 +30,7 @@ class Format:
 
     @property
     def storage(self) -> np.dtype[Any]:
-        return np.dtype({"f32": "f4", "f16": "f2", "bf16": "u2", "i32": "i4", "raw": "u1"}[self.dtype])
+        return np.dtype({"f32": "f4", "f16": "f2", "bf16": "u2", "i32": "i4"}.get(self.dtype, "u1"))
 
     def chunk_elements(self, lanes: int) -> int:
         return lanes * (4 if self.dtype == "raw" else 32 // self.bits)
@@ -126,7 +126,7 @@ def average(values: Array, divisor: float) -> Array:
     return single if divisor == 1.0 else single / np.float32(divisor)
 
 
-WIDTHS = {"f32": (23, 8), "f16": (10, 5), "bf16": (7, 8)}  # bits of mantissa and exponent
+WIDTHS = {"f32": (23, 8), "f16": (10, 5), "bf16": (7, 8), "e4m3": (3, 4), "e5m2": (2, 5)}  # of mantissa and exponent
 
 
 def in_smallest_units(bits: int, mantissa_bits: int, exponent_bits: int) -> int:
@@ -137,8 +137,9 @@ def in_smallest_units(bits: int, mantissa_bits: int, exponent_bits: int) -> int:
     return -magnitude if bits >> (mantissa_bits + exponent_bits) else magnitude
 
 
-def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: int) -> int:
-    """The bits of `total / divisor` smallest units, rounded to nearest even, by integer arithmetic only."""
+def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: int, overflow: int) -> int:
+    """The bits of `total / divisor` smallest units, rounded to nearest even, by integer arithmetic only. `overflow`
+    has the bits of what is too large."""
     magnitude = abs(total)
     # Keep so many bits that the quotient has mantissa_bits + 1; subnormals have fewer.
     exponent = max(0, magnitude.bit_length() - divisor.bit_length() - mantissa_bits)
@@ -147,7 +148,7 @@ def nearest_float(total: int, divisor: int, mantissa_bits: int, exponent_bits: i
     quotient, rest = divmod(magnitude, divisor << exponent)
     if 2 * rest > divisor << exponent or (2 * rest == divisor << exponent and quotient & 1):
         quotient += 1
-    bits = min((exponent << mantissa_bits) + quotient, ((1 << exponent_bits) - 1) << mantissa_bits)
+    bits = min((exponent << mantissa_bits) + quotient, overflow)
     return bits | (1 << (mantissa_bits + exponent_bits) if total < 0 else 0)
 
 
@@ -155,17 +156,18 @@ def sum_exactly(format_: Format, contributions: list[Array], divisor: float, ele
     """Sums each element exactly and rounds once; Inf and NaN add as in IEEE 754, each in its own element."""
     mantissa_bits, exponent_bits = WIDTHS[format_.dtype]
     unsigned = np.dtype(f"u{format_.storage.itemsize}")
-    infinity = ((1 << exponent_bits) - 1) << mantissa_bits
+    is_e4m3 = format_.dtype == "e4m3"
+    special = 0x7F if is_e4m3 else ((1 << exponent_bits) - 1) << mantissa_bits  # e4m3's NaN, or Inf
     columns = [contribution.view(unsigned).tolist() for contribution in contributions]
     result = np.zeros(elements, unsigned)
     for index, bits in enumerate(zip(*columns, strict=True)):
         magnitudes = [number & ((1 << (mantissa_bits + exponent_bits)) - 1) for number in bits]
-        infinities = {number for number in bits if number & infinity == infinity}
+        infinities = {number for number in bits if number & special == special}
         if not infinities:
             total = sum(in_smallest_units(number, mantissa_bits, exponent_bits) for number in bits)
-            result[index] = nearest_float(total, int(divisor), mantissa_bits, exponent_bits)
-        elif max(magnitudes) > infinity or len(infinities) > 1:
-            result[index] = infinity | 1 << (mantissa_bits - 1)
+            result[index] = nearest_float(total, int(divisor), mantissa_bits, exponent_bits, special - is_e4m3)
+        elif is_e4m3 or max(magnitudes) > special or len(infinities) > 1:
+            result[index] = special | 1 << (mantissa_bits - 1)
         else:
             result[index] = infinities.pop()
     return result.view(format_.storage)
@@ -178,6 +180,8 @@ def sum_chunk(
         return sum_block(format_, contributions, workers, divisor, count, exact_when_wide)
     if format_.scaling == "fixed":
         return sum_fixed(format_, contributions, workers, divisor, count)
+    if format_.dtype in WIDTHS:  # fp8  # R5.29
+        return sum_exactly(format_, contributions, divisor, count)
     if format_.dtype == "i32":
         lanes = [c.astype(np.int64) for c in contributions]
         return lane_sum(lanes, format_.bits, count).astype(np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 
 from wiresum_lab.simulation import sim
 
-from .reference import Array, Format, sum_exactly, sum_region
+from .reference import WIDTHS, Array, Format, sum_exactly, sum_region
 from .trees import settle
 
 MS = 1_000_000  # nanoseconds
@@ -24,6 +24,8 @@ FORMATS = (
     Format("f32", "fixed", 32, 1000.0),
     Format("f32", "fixed", 16, 37.5),
     Format("bf16", "fixed", 32, 4096.0),
+    Format("e4m3", "none", 32),
+    Format("e5m2", "none", 32),
     Format("i32", "none", 32),
     Format("i32", "none", 16),
     Format("i32", "none", 8),
@@ -34,6 +36,8 @@ DTYPES = {
     "f32": sim.Dtype.F32,
     "f16": sim.Dtype.F16,
     "bf16": sim.Dtype.BF16,
+    "e4m3": sim.Dtype.E4M3,
+    "e5m2": sim.Dtype.E5M2,
     "i32": sim.Dtype.I32,
     "raw": sim.Dtype.RAW,
 }
@@ -188,7 +192,7 @@ def make_call(rng: random.Random, config: sim.Scenario, chunks_max: int, submit_
     pattern = rng.choice(PATTERNS)
     formats = (*FORMATS, RAW, RAW) if pattern in ("broadcast", "all_gather") else FORMATS
     format_ = rng.choice(formats)
-    average = pattern in ("all_reduce", "coalesced") and format_.scaling != "none" and rng.random() < 0.3
+    average = pattern in ("all_reduce", "coalesced") and format_.dtype in WIDTHS and rng.random() < 0.3
     call = Call(pattern, format_, average, [], submit_at, signature=1 + PATTERNS.index(pattern))
     everyone = set(range(config.workers))
     one = {rng.randrange(config.workers)}
@@ -254,6 +258,11 @@ def make_buffers(
 def make_values(numbers: np.random.Generator, format_: Format, elements: int, workers: int, scale: str) -> Array:
     if format_.dtype == "raw":
         return numbers.integers(0, 256, elements, np.uint8)
+    if format_.storage == np.uint8:
+        values = numbers.integers(0, 256, elements, np.uint8)
+        if scale != "not_finite":
+            values[(values & 0x7F) > (0x7E if format_.dtype == "e4m3" else 0x7B)] ^= 0x40
+        return values if scale != "zero" else np.where(numbers.random(elements) < 0.1, values, 0).astype(np.uint8)
     if format_.dtype == "i32":
         if format_.bits == 32:  # sums of 32-bit integers wrap around
             return numbers.integers(-(1 << 31), 1 << 31, elements).astype(np.int32)

@@ -116,7 +116,7 @@ def empty_blocks(numbers: np.random.Generator, source: Guarded, format_: Format,
     absent = np.repeat(~present, step)[: len(source.array)]
     source.array[absent] = 0
     if format_.dtype != "i32":
-        bits = source.array.view("u4" if source.array.itemsize == 4 else "u2")
+        bits = source.array.view(f"u{source.array.itemsize}")
         negative = np.repeat(numbers.random(len(present)) < 0.3, step)[: len(bits)] & (numbers.random(len(bits)) < 0.5)
         bits[absent & negative] = 1 << (8 * bits.itemsize - 1)
 

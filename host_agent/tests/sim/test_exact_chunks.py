@@ -15,7 +15,7 @@ import pytest
 from wiresum_lab.simulation import sim
 
 from .reference import Array, Format, sum_exactly, sum_region
-from .scenarios import FORMATS, MS, PATTERNS, Buffers, Call, Guarded, Scenario, make_config, replay
+from .scenarios import FORMATS, MS, PATTERNS, Buffers, Call, Guarded, Scenario, make_buffers, make_config, replay
 from .test_simulation import check_outputs
 from .trees import plant
 
@@ -189,3 +189,22 @@ def test_one_inf_costs_the_rounds_of_its_own_chunk() -> None:
 def test_wide_chunks_are_summed_again_or_counted(exact_when_wide: bool) -> None:
     report = simple_run(put_large_ones, exact_when_wide=exact_when_wide)
     assert (report.chunks_exact > 0, report.chunks_wide > 0) == (exact_when_wide, not exact_when_wide)
+
+
+@pytest.mark.parametrize("workers", range(1, 10))
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_fp8_is_rounded_once_for_any_number_of_workers(dtype: str, workers: int) -> None:  # R5.29
+    """Of all 256 values, in tensors of any length, whatever the precision of other floats."""
+    rng = random.Random(workers)
+    config = sim.Scenario()
+    config.workers, config.exact_elements_max, config.exact_when_wide = workers, 0, False
+    calls = []
+    for elements in (1, 100, 5000):
+        for average in (False, True):
+            call = Call("all_reduce", Format(dtype, "none"), average, [], [0] * workers, signature=1 + average)
+            everyone = set(range(workers))
+            call.regions.append(make_buffers(rng, config, call, elements, everyone, everyone, True, exact=True))
+            calls.append(call)
+    scenario = Scenario(config, calls)
+    assert scenario.job().run().finished
+    check_outputs(scenario, 0)

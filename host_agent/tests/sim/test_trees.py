@@ -48,7 +48,7 @@ def test_with_faults_every_operation_ends_and_none_ends_well_with_a_wrong_sum(tr
     check_outputs(scenario, tree_fault_seed, report)
 
 
-FORMATS_OF_MANY = (F32, Format("f16", "block", 16), Format("i32", "none", 32))
+FORMATS_OF_MANY = (F32, Format("f16", "block", 16), Format("i32", "none", 32), Format("e4m3", "none", 32))
 
 
 def many_workers(workers: int, *sizes: int) -> sim.Scenario:
@@ -92,7 +92,7 @@ def test_the_largest_job_sums_right() -> None:
     config.collectives_max = 4
     rng = random.Random(workers)
     scenario = Scenario(config, [])
-    for format_, chunks in zip(FORMATS_OF_MANY, (2, 1, 1), strict=True):
+    for format_, chunks in zip(FORMATS_OF_MANY, (2, 1, 1, 1), strict=True):
         scenario.calls.append(make_sparse_call(rng, config, format_, [chunks], "independent", 0.5, [0] * workers))
     run_and_check(scenario, workers)
 

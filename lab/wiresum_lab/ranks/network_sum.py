@@ -47,7 +47,8 @@ def _exact_element(terms: tuple[float, ...], divisor: int, dtype: torch.dtype) -
         magnitude -= 1
     quantum = Fraction(2) ** (max(magnitude, int(math.log2(info.tiny))) - mantissa_bits)
     rounded = round(abs(total) / quantum) * quantum  # to even
-    return math.copysign(float(rounded) if rounded <= info.max else math.inf, total)
+    beyond = info.max if dtype == torch.float8_e4m3fn else math.inf
+    return math.copysign(float(rounded) if rounded <= info.max else beyond, total)
 
 
 def block_sum(inputs: list[torch.Tensor], *, lanes: int, bits: int = 32, average: bool = False) -> torch.Tensor:

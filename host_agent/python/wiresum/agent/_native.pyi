@@ -11,8 +11,10 @@ class Dtype(enum.Enum):
     F32 = 0
     F16 = 1
     BF16 = 2
-    I32 = 3
-    RAW = 4
+    E4M3 = 3
+    E5M2 = 4
+    I32 = 5
+    RAW = 6
 
 class Element(enum.Enum):
     F64 = 0

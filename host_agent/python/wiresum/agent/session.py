@@ -22,7 +22,8 @@ Scaling = _native.Scaling
 Reduction: TypeAlias = tuple[Element, Operator]
 """A type and an operator of host_agent/src/numeric/reduction.hpp."""
 
-FLOATING = (Dtype.F32, Dtype.F16, Dtype.BF16)
+SCALED = (Dtype.F32, Dtype.F16, Dtype.BF16)
+FLOATING = (*SCALED, Dtype.E4M3, Dtype.E5M2)
 # Every operation uses these: looking a member up through its class takes EnumType several steps.
 _RAW, _UNSCALED, _BLOCK_EXPONENT = Dtype.RAW, Scaling.NONE, Scaling.BLOCK_EXPONENT
 
@@ -142,15 +143,15 @@ class Session:
     ) -> Form:
         """Describes a collective without its memory, for native code that submits by itself (capi.hpp).
 
-        `scaling` defaults to none for integers and bytes, and for floats to what AgentConfig.precision says: exact, or
-        block floating point in `bits` bits an element; RAW counts as 8 bits. `signature` (16 bits) describes the call,
-        so that workers which call different collectives find out. With `may_be_sparse`, which all workers must say
-        alike and which needs everybody's contribution to every region, blocks that are zero at all workers may be left
-        out (docs/sparse.md); the sums are the same. With a `reduction`, which is for few elements, RAW bytes of all
-        workers are reduced as elements of its type, instead of copied.
+        `scaling` defaults to none for integers, bytes and fp8 (E4M3, E5M2), whose sums are always exact, and for other
+        floats to what AgentConfig.precision says: exact, or block floating point in `bits` bits an element; RAW counts
+        as 8 bits. `signature` (16 bits) describes the call, so that workers which call different collectives find out.
+        With `may_be_sparse`, which all workers must say alike and which needs everybody's contribution to every region,
+        blocks that are zero at all workers may be left out (docs/sparse.md); the sums are the same. With a `reduction`,
+        which is for few elements, RAW bytes of all workers are reduced as elements of its type, instead of copied.
         """
         if scaling is None:
-            scaling = _BLOCK_EXPONENT if dtype in FLOATING else _UNSCALED
+            scaling = _BLOCK_EXPONENT if dtype in SCALED else _UNSCALED
         return Form(
             dtype=dtype,
             bits=8 if dtype is _RAW else bits,

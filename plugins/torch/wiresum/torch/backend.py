@@ -344,8 +344,8 @@ class WiresumBackend:
         self._require_usable(tensors)
         operator = opts.reduceOp
         if operator == _PREMULTIPLIED_SUM:
-            if not all(tensor.is_floating_point() and tensor.layout is torch.strided for tensor in tensors):
-                raise TypeError("PREMUL_SUM is for dense tensors of floats")
+            if not all(t.is_floating_point() and t.layout is torch.strided and not plans.is_fp8(t) for t in tensors):
+                raise TypeError("PREMUL_SUM is for dense tensors of floats of 16 bits or more")
             return self.network
         # Not `in`: only opts.reduceOp's own `==` can compare the two types.
         return self.network if operator == _SUM or operator == _AVERAGE else None  # noqa: SIM109

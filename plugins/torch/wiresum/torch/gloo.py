@@ -39,6 +39,7 @@ from wiresum.torch.plan import (
     divide,
     factor_of,
     in_place,
+    is_fp8,
     multiplied,
     operator_name,
     through_gloo,
@@ -54,8 +55,8 @@ callback."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
-_REAL = ("gather",)
-"""Gloo's collectives that do not take complex numbers."""
+_PLAIN = ("gather",)
+"""Gloo's collectives that move numbers, and take neither complex ones nor fp8."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,8 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         steps += [partial(synchronize, written)] if staged else []
-        if method in _REAL:
-            arguments_staged = as_real(arguments_staged)
+        if method in _PLAIN or self._size == 1:
+            arguments_staged = as_plain(arguments_staged)
         began = time.monotonic()
         try:
             inner = getattr(self._group, installed_name(method))(*arguments_staged)
@@ -214,10 +215,16 @@ class Gloo:
     ) -> GlooWork:
         """`summed` will hold the sum (or mean). At some workers Gloo writes to more tensors, all in `written`."""
         finish, operator = None, opts.reduceOp
+        for tensor in tensors_in(tensors) if self._size > 1 else ():
+            if is_fp8(tensor):
+                raise TypeError(
+                    f"{name}: there is no {operator_name(operator)} of {tensor.dtype}: convert the tensors to float32. "
+                    "The network has SUM and AVG of float8_e4m3fn and float8_e5m2, in groups with a job"
+                )
         if operator == dist.ReduceOp.AVG:  # Gloo has no AVG
             if any(tensor.dtype == torch.bool for tensor in summed):  # checked before Gloo changes the tensors
                 raise TypeError(f"{name}: bool has no mean: take SUM, which is 'or', or convert the tensors")
-            opts, finish = as_sum(opts), partial(divide, summed, self._size)
+            opts, finish = as_sum(opts), partial(divide, summed, self._size) if self._size > 1 else None
         if (factor := factor_of(operator)) is not None:  # Gloo has no PREMUL_SUM either
             opts, written = as_sum(opts), summed
         written = summed if written is None else written
@@ -503,12 +510,15 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def as_real(argument: Any) -> Any:
-    """The same memory as pairs of real numbers, for collectives of Gloo's that do not take complex ones."""
+def as_plain(argument: Any) -> Any:
+    """The same memory as pairs of real numbers in place of complex ones, and bytes in place of fp8."""
     if isinstance(argument, list):
-        return [as_real(item) for item in argument]
-    is_complex = isinstance(argument, torch.Tensor) and argument.is_complex()
-    return torch.view_as_real(argument.detach()) if is_complex else argument
+        return [as_plain(item) for item in argument]
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    if is_fp8(argument):
+        return argument.detach().view(torch.uint8)
+    return torch.view_as_real(argument.detach()) if argument.is_complex() else argument
 
 
 def as_sum(options: Any) -> Any:

@@ -26,7 +26,7 @@ from wiresum.agent.errors import (
 )
 from wiresum.agent.periodic import Periodic
 from wiresum.agent.polling import sleep_until
-from wiresum.agent.session import FLOATING, Form, Operation, Scaling, Session
+from wiresum.agent.session import FLOATING, SCALED, Form, Operation, Scaling, Session
 from wiresum.torch import flight_recorder, rows, waits
 from wiresum.torch import plan as plans
 from wiresum.torch.accelerators import (
@@ -548,15 +548,15 @@ class Network:
 
     def _form(self, plan: CollectivePlan, *, average: bool) -> dict[str, Any]:
         """The arguments of Session.form."""
-        floating = plan.sums and plan.dtype in FLOATING
-        bits = self._bits if floating else plan.integer_bits
-        fixed_scale = self._fixed_scale if floating else None
+        scaled = plan.sums and plan.dtype in SCALED
+        bits = self._bits if scaled else plan.integer_bits
+        fixed_scale = self._fixed_scale if scaled else None
         return {
             "dtype": plan.dtype,
             "bits": bits,
             "scaling": Scaling.FIXED if fixed_scale is not None else None,
             "fixed_scale": fixed_scale if fixed_scale is not None else 1.0,
-            "average": average and floating,
+            "average": average and plan.sums and plan.dtype in FLOATING,
             "signature": plan.signature(bits=bits, average=average, fixed_scale=fixed_scale),
             "may_be_sparse": plan.may_be_sparse,
             "reduction": plan.reduction,

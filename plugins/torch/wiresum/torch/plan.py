@@ -2,9 +2,9 @@
 
 Pure functions: a plan holds addresses, and the tensors that own them.
 
-Sums travel as numbers: fp32, fp16, bf16 and int32. Copies (broadcast, all-gather) travel as raw bytes, so any dtype
-passes bit for bit. Of a small all-reduce of another type or operator all contributions travel, and each worker's engine
-reduces them by itself (`CollectivePlan.reduction`). All workers have the same regions, but different sources and
+Sums travel as numbers: fp32, fp16, bf16, fp8 and int32. Copies (broadcast, all-gather) travel as raw bytes, so any
+dtype passes bit for bit. Of a small all-reduce of another type or operator all contributions travel, and each worker's
+engine reduces them by itself (`CollectivePlan.reduction`). All workers have the same regions, but different sources and
 destinations, so one state machine serves all collectives (see collective.hpp).
 
 A tensor whose memory is one run in row-major order is used in place. Any other is *staged*: copied into such memory on
@@ -53,6 +53,8 @@ SUMMED: dict[torch.dtype, Dtype] = {
     torch.float32: Dtype.F32,
     torch.float16: Dtype.F16,
     torch.bfloat16: Dtype.BF16,
+    torch.float8_e4m3fn: Dtype.E4M3,
+    torch.float8_e5m2: Dtype.E5M2,
     torch.int32: Dtype.I32,
 }
 """The types that the network adds."""
@@ -89,7 +91,7 @@ _REDUCTIONS: dict[str, tuple[Operator, Set[torch.dtype]]] = {
 """What reduces contributions, and types that Gloo reduces and the network does not, for each operator."""
 
 _SUMS = ("SUM", "AVG", "PREMUL_SUM")
-_ELEMENT_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2, Dtype.I32: 4, Dtype.RAW: 1}
+_ELEMENT_BYTES = {network: dtype.itemsize for dtype, network in SUMMED.items()} | {Dtype.RAW: 1}
 _elements: Callable[[Region], int] = attrgetter("elements")
 
 
@@ -184,6 +186,11 @@ def device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
     if len(devices) > 1:
         raise ValueError(f"the tensors of one collective must be on one device, not on {sorted(map(str, devices))}")
     return devices.pop() if devices else torch.device("cpu")
+
+
+def is_fp8(tensor: torch.Tensor) -> bool:
+    """True for any float of one byte. PyTorch neither multiplies nor divides these, and Gloo does not reduce them."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
 
 
 def in_place(tensor: torch.Tensor) -> bool:

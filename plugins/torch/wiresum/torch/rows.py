@@ -26,7 +26,7 @@ import torch
 
 from wiresum.agent.errors import ImpossibleSumError
 from wiresum.agent.session import Dtype, Region
-from wiresum.torch.plan import SUMMED, CollectiveKind, CollectivePlan, call_signature
+from wiresum.torch.plan import SUMMED, CollectiveKind, CollectivePlan, call_signature, is_fp8
 
 KEY_BYTES = 8
 KEYS_MAX = 2**31 - 1
@@ -73,7 +73,7 @@ class RowPlan(CollectivePlan):
 
 def is_row_sparse(tensor: torch.Tensor) -> bool:
     """True for a sparse tensor that the network can sum."""
-    return tensor.layout is torch.sparse_coo and tensor.dtype in SUMMED
+    return tensor.layout is torch.sparse_coo and tensor.dtype in SUMMED and not is_fp8(tensor)
 
 
 def rows_of(tensor: torch.Tensor) -> Rows:
