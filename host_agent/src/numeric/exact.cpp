@@ -119,6 +119,14 @@ void ExactFormat::split(const std::byte* source, std::size_t count, Planes plane
 
 void ExactFormat::join(const std::int32_t* words, std::size_t count, Planes planes, unsigned divisor,
                        std::byte* destination) const noexcept {
+  // A single plane of limbs, which fp8 usually has, needs no parts, and so a third of the time.
+  if (std::has_single_bit(planes) && planes >> limbs_ == 0) {
+    const auto low = static_cast<int>(static_cast<unsigned>(std::countr_zero(planes)) * limb_bits_);
+    for (std::size_t i = 0; i < count; ++i) {
+      store(destination, i, rounded({.bits = words[i], .low = low, .fraction = false}, divisor));
+    }
+    return;
+  }
   for (std::size_t i = 0; i < count; ++i) {
     Parts sums{};
     std::size_t at = i;  // without planes there is no memory
