@@ -37,7 +37,7 @@ def first_words(found: Plan) -> list[str]:
     return [step.partition(":")[0] for step in found.steps]
 
 
-PROGRAM = {"software_version": "0.2.0", "program_version": "2", "program_digest": "b0b"}
+PROGRAM = {"software_version": "0.9.0", "program_version": "2", "program_digest": "b0b"}
 
 
 def test_with_another_program_the_emptiest_switch_goes_before_the_controllers() -> None:
@@ -50,12 +50,12 @@ def test_with_another_program_the_emptiest_switch_goes_before_the_controllers() 
 
 def test_with_the_same_program_the_controllers_go_first() -> None:
     reports = {"b:1": report("active", software("left"), software("right")), "a:1": report("standby")}
-    found = plan(reports, ours(software_version="0.2.0"))
+    found = plan(reports, ours(software_version="0.9.0"))
     assert first_words(found) == ["the standby at a", "the active controller at b", "left", "right"]
 
 
 def test_what_is_of_this_release_is_not_upgraded_again() -> None:
-    left = software("left", software_version="0.2.0", program_version="2")
+    left = software("left", software_version="0.9.0", program_version="2")
     right = software("right", state="outdated", trouble="it has switch program 1")
     new = report("active", left, right, **PROGRAM)
     assert first_words(plan({"b:1": new, "a:1": report("standby")}, ours(**PROGRAM))) == ["the standby at a", "right"]
@@ -79,7 +79,7 @@ def test_a_switch_with_its_own_service_is_one_step() -> None:
 def test_switches_that_are_loaded_with_the_program_say_what_becomes_of_their_jobs() -> None:
     chips = [join.SwitchReport(name=f"chip.{n}", kind="tofino", state="ready", part_of="chip") for n in range(2)]
     bmv2 = join.SwitchReport(name="leaf", kind="bmv2", state="ready", program_version="1")
-    assert plan({"b:1": report("active", bmv2, *chips)}, ours(software_version="0.2.0")).lost == []
+    assert plan({"b:1": report("active", bmv2, *chips)}, ours(software_version="0.9.0")).lost == []
     leaf, chip = plan({"b:1": report("active", bmv2, *chips)}, ours(**PROGRAM)).lost
     assert leaf.startswith("the upgraded controller loads leaf anew")
     assert chip.startswith("chip needs the program of this release, compiled")

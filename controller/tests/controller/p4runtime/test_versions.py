@@ -10,7 +10,7 @@ from wiresum.controller.driver import Versions
 from wiresum.controller.p4runtime import versions
 from wiresum.controller.p4runtime.versions import CHARACTERS_MAX, ours, said, say, why_refused
 
-MINE = Versions("0.2.0", "2", "b0b")
+MINE = Versions("0.9.0", "2", "b0b")
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +52,10 @@ def test_whatever_a_switch_says_is_bounded_text(hostile: any_pb2.Any, heard: Ver
     [
         (Versions("0.0.8", "1", "a11"), "has wiresum 0.0.8, switch program 1, .*: upgrade the switch,"),
         (Versions("0.3.0", "10", "a11"), "program 10, .*: upgrade the controllers, and start"),
-        (Versions("0.2.0", "2", "a11"), "install one build at both"),
+        (Versions("0.9.0", "2", "a11"), "install one build at both"),
         (Versions("x", "\u00b2", "a11"), "upgrade the switch,"),
         (MINE, ""),
-        (Versions("0.2.1", "2", "b0b"), ""),
+        (Versions("0.9.1", "2", "b0b"), ""),
         (Versions(program="1"), ""),
     ],
 )
