@@ -252,8 +252,8 @@ def _refusals(report: join.Report) -> Iterator[Finding]:
             yield note(
                 "refusals",
                 f"{count} requests were refused because they {what}",
-                "a misconfigured worker, or somebody who tries to get in",
-                "the service's audit log has a line for each, with the peer's address and name",
+                "a misconfigured worker, `wiresum doctor` with a worker's certificate, or somebody who tries to get in",
+                "the service's audit log, if `audit` names one, has a line for each, with the peer's address and name",
             )
 
 
