@@ -13,14 +13,15 @@ pytestmark = pytest.mark.nightly
 def test_a_ranks_clicks_are_reproducible_and_differ_between_ranks() -> None:
     import torch
 
-    from wiresum_lab.demos.clicks_rank import BATCH, ENTRIES, FIELDS, Clicks
+    from wiresum_lab.benchmarks.models import ENTRIES, FIELDS, IMPRESSIONS, Clicks
 
-    (entries, clicked), (again, _), (other, _) = (next(Clicks(rank).steps(1)) for rank in (0, 0, 1))
-    assert entries.shape == (BATCH, FIELDS) and int(entries.min()) >= 0 and int(entries.max()) < ENTRIES
+    generators = (torch.Generator().manual_seed(rank) for rank in (0, 0, 1))
+    (entries, clicked), (again, _), (other, _) = map(Clicks().draw, generators)
+    assert entries.shape == (IMPRESSIONS, FIELDS) and int(entries.min()) >= 0 and int(entries.max()) < ENTRIES
     assert torch.equal(entries, again)
     assert not torch.equal(entries, other)
     assert 0.2 < float(clicked.mean()) < 0.8
-    assert len(entries[:, 0].unique()) < BATCH, "popular entries occur more than once"
+    assert len(entries[:, 0].unique()) < IMPRESSIONS, "popular entries occur more than once"
 
 
 @pytest.mark.usefixtures("gloo_on_a_star")

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 
 from wiresum_lab.benchmarks import program
-from wiresum_lab.benchmarks.gradients.models import TASKS
 from wiresum_lab.benchmarks.gradients.rank import PRECISIONS
+from wiresum_lab.benchmarks.models import TASKS
 from wiresum_lab.benchmarks.program import BLOCK, Case, Record, say
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import wiresum.torch
-from wiresum_lab.benchmarks.gradients.models import TASKS
+from wiresum_lab.benchmarks.models import TASKS
 from wiresum_lab.ranks.rank import Rank, main
 
 PRECISIONS = ("block", "adaptive", "exact")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from wiresum_lab.benchmarks import program
-from wiresum_lab.benchmarks.gradients.models import TASKS
+from wiresum_lab.benchmarks.models import TASKS
 from wiresum_lab.benchmarks.program import START_DELAY_NS, Case, Record, say, seconds_of, take_turns
 from wiresum_lab.benchmarks.reproducible.on_one_host import accumulate, errors_of
 from wiresum_lab.benchmarks.reproducible.rank import WAYS

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wiresum.agent._native import DigitSums
-from wiresum_lab.benchmarks.gradients.models import TASKS
+from wiresum_lab.benchmarks.models import TASKS
 
 MICROBATCHES = 8
 ROUNDS = 20
