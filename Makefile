@@ -67,7 +67,7 @@ mininet: $(ready)-mininet  ##! open Mininet on workers and switches (root); ARGS
 science: $(ready)-demo  ##! run the compression experiments
 	$(py) -m wiresum.experiments $(ARGS)
 
-NAMES ?= dense sparse compress aggregators
+NAMES ?= dense sparse aggregators
 bench: $(ready)-dev  ##! run benchmarks (root): NAMES='dense racks'; ARGS=--help lists them
 	$(py) -m wiresum_lab.benchmarks $(NAMES) -- $(ARGS)
 

@@ -15,7 +15,8 @@ from wiresum_lab import REPOSITORY
 BENCHMARKS = {
     "dense": ("against_gloo_and_mpi", "dense all-reduce over Wiresum, Gloo and Open MPI"),
     "sparse": ("sparse", "tensors with blocks of zeros"),
-    "compress": ("compress", "training steps with compressed gradients"),
+    "time-to-loss": ("compress", "training to a loss, with every compression method and without (hours)"),
+    "memory": ("compress.memory", "the memory of every compression method (without root)"),
     "aggregators": ("switches.aggregators", "a job on one, two and four software switches on links of their own"),
     "racks": ("switches.racks", "racks of workers below a spine: trees, one switch, and Gloo"),
     "hosts": ("switches.hosts", "several workers on each host: one stream for all, one for each, and Gloo"),

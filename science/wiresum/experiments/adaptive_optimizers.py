@@ -127,7 +127,7 @@ def _claims(curves: dict[tuple[str, str], Curve], relative: dict[tuple[str, str]
 
 def guide_table() -> dict[str, dict[str, float]]:
     """The table of docs/compress.md, by method: the loss divided by fp32's with each optimizer, and the gradients that
-    are kept between steps, and at the peak (`make bench NAMES=compress ARGS=--memory`)."""
+    are kept between steps, and at the peak (`make bench NAMES=memory`)."""
     rows = re.findall(r"^\| `(.+)`" + r" \| ([\d.]+)" * 4 + r" \|$", GUIDE.read_text(), re.MULTILINE)
     return {name: dict(zip((*OPTIMIZERS, "kept", "peak"), map(float, values), strict=True)) for name, *values in rows}
 

@@ -4,7 +4,7 @@ All methods compress by layer and see the same images in the same order; accurac
 engine's counters; wire.py measures bytes on the wire, and compares its means with the simulated means. Time is
 computed: the larger of bytes sent and received over links of LINK_MBIT, plus LATENCY_S for each round, without
 computation. Training without compression is shown with sums of 32, 16 and 8 bits through the switch, and over a ring of
-workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=compress` measures time on shaped links.)
+workers, whose links carry 2 (N - 1)/N of a tensor. (`make bench NAMES=time-to-loss` measures time on shaped links.)
 """
 
 from __future__ import annotations

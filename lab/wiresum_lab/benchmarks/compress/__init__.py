@@ -1,1 +1,1 @@
-"""The benchmark of training with compressed gradients: `make bench NAMES=compress`."""
+"""Benchmarks of compressed gradients: `make bench NAMES='time-to-loss memory'`."""

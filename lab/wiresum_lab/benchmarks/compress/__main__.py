@@ -1,160 +1,132 @@
-"""Compares compressed training with fp32 on shaped links: `make bench NAMES=compress ARGS=--help`. Needs root.
+"""Measures how long training takes to a loss: `make bench NAMES=time-to-loss ARGS=--help`. Needs root.
 
-Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains the same network in
-several ways (`rank.py`): fp32 over Gloo; fp32, 16 and 8 bits through the switch, without compression; and methods of
-wiresum.compress through the switch. All start from the same parameters and see the same images.
+Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains small models with
+DistributedDataParallel (`rank.py`), in one way after another: fp32 over Gloo; fp32, 16 and 8 bits through the switch;
+PyTorch's own hooks over Gloo; and each method of the guide through the switch.
 
-*Time and bytes* are measured on the shaped links, in training steps, forward and backward pass included: the ways take
-turns, step by step, and the clock runs from the first rank's start to the last rank's end. The workers' interfaces on
-the star count the bytes, headers and acknowledgements included.
+*The target* is the loss that fp32 over Gloo has after `--steps` steps, plus 2%, for each model and seed. The loss is
+that of fixed batches, drawn as the training's are, after every few steps.
 
-*Accuracy* does not depend on the rate of a link. So before and after the timed steps the shaping is off, and every way
-trains for as many steps. Accuracy over time is then accuracy over steps, each of which takes as long as on the shaped
-links. Learning rate and momentum are the same for all ways. They were chosen by the accuracy on validation images,
-which are neither trained on nor tested: `--rate`, `--momentum` and the records show how.
+*Time* is that of training alone, on the shaped links: the clock runs from the first rank's start to the last rank's
+end, and stands still while the ranks compute the loss. It ends with the step after which the target is reached.
 
-Few cores hide much: with eight workers and a switch on two cores, the computation of a step counts four times.
+*Every other way* has twice Gloo's steps and twice its time; one that has not reached the target then never does. All
+ways have the learning rates at which fp32 trains well.
+
+Few cores hide much: with four workers and a switch on two cores, the computation of a step counts twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
+from itertools import product
 
 from wiresum_lab.benchmarks import program
-from wiresum_lab.benchmarks.compress import memory
-from wiresum_lab.benchmarks.compress.rank import DENSE_8, DENSE_16, G_TOP_K, INT_DIANA, RATIO, WAYS, WIRESUM
-from wiresum_lab.benchmarks.program import Case, Record, seconds_of, take_turns
+from wiresum_lab.benchmarks.compress.rank import MODELS, TITLES, is_refused
+from wiresum_lab.benchmarks.program import Case, Record, say, seconds_of
 from wiresum_lab.namespaces.links import Link
 from wiresum_lab.namespaces.star import Star
 from wiresum_lab.ranks.ranks import GLOO, Ranks, start_on_star
 
-TITLES = {
-    GLOO: "fp32, Gloo",
-    WIRESUM: "fp32, wiresum",
-    DENSE_16: "16-bit sums",
-    DENSE_8: "8-bit sums",
-    INT_DIANA: "IntDIANA, 8 bits",
-    "int-diana-estimate": "IntDIANA, 8 bits, estimate",
-    "qsgd": "QSGD, 15 levels",
-    "powersgd": "PowerSGD, rank 2",
-    "topk": f"Top-k, {RATIO:.0%}",
-    "natural": "natural",
-    "randk": "RandK, 10%, DIANA",
-    G_TOP_K: f"gTop-k, {RATIO:.0%}, 16-bit values",
-}
-TEST_IMAGES, VALIDATION_IMAGES = 500, 300
-WARM_UP_STEPS = 5
-"""Untimed steps before the timed ones: IntDIANA's first step has 32 bits, DDP rebuilds its buckets after the first
-step, and residuals have to fill."""
-
-
-def write_digits(path: Path) -> None:
-    """Writes scikit-learn's digits to a file, so that ranks need not import scikit-learn."""
-    from sklearn.datasets import load_digits  # more than a second, and only here
-
-    pixels, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(pixels))
-    images, labels = (pixels[order] / 16).astype(np.float32), labels[order].astype(np.int64)
-    ends = [TEST_IMAGES, TEST_IMAGES + VALIDATION_IMAGES]
-    test, validation, training = np.split(images, ends)
-    test_labels, validation_labels, training_labels = np.split(labels, ends)
-    np.savez(
-        path,
-        images=training,
-        labels=training_labels,
-        validation_images=validation,
-        validation_labels=validation_labels,
-        test_images=test,
-        test_labels=test_labels,
-    )
+ABOVE = 1.02
+"""The target, as a multiple of the loss that Gloo ends with."""
+MORE = 2
+"""How many times Gloo's steps, and time, another way has."""
 
 
 def measure(options: argparse.Namespace) -> list[Case]:
-    data = options.json.parent / "digits.npz"
-    write_digits(data)
-    alike = {name: getattr(options, name) for name in ("workers", "link_mbit", "hidden", "rate", "momentum")}
-    measured = [Case({"way": way} | alike) for way in options.ways]
+    measured = []
     with (
         Star(options.workers, Link()) as star,
-        start_on_star("compress", star, options.logs, "wiresum_lab.benchmarks.compress.rank") as ranks,
+        start_on_star("time-to-loss", star, options.logs, "wiresum_lab.benchmarks.compress.rank") as ranks,
     ):
-        names = ",".join(options.ways)
-        ranks.command("prepare", data.resolve(), names, options.hidden, options.steps, options.rate, options.momentum)
-        for case in measured:
-            ranks.command("train", case["way"], WARM_UP_STEPS)
-        star.reshape(Link(options.link_mbit))
-        take_turns(measured, options.timed, 0, lambda _: None, lambda case: timed(ranks, case["way"]))
-        star.reshape(Link())
-        for case in measured:
-            case.further |= trained(case["way"], ranks, WARM_UP_STEPS + options.timed, options)
+        for rate, model in product(options.rates, options.models):
+            star.reshape(Link(rate))
+            alike = {"model": model, "link_mbit": rate, "workers": options.workers}
+            ways = [way for way in options.ways if not is_refused(model, way)]
+            cases = [Case({"way": way} | alike) for way in ways]
+            measured += cases
+            for seed in options.seeds:  # all ways in turn, so that other load on the machine affects all alike
+                for case in cases:
+                    run = trained(ranks, case, seed, options, cases[0].repetitions)
+                    case.repetitions.append(run)
+                    say(f"{rate:g} Mbit/s, {model}, seed {seed}, {case['way']}: {cell(run)}")
     return measured
 
 
-def timed(ranks: Ranks, way: str) -> Record:
-    """Runs and times one step. The figures but `seconds` are means over workers."""
-    answers = ranks.command("train", way, 1)
-    names = ("cpu_seconds", "bytes_sent", "bytes_received")
-    return {"seconds": seconds_of(answers)} | {
-        name: statistics.mean(answer[name] for answer in answers) for name in names
+def trained(ranks: Ranks, case: Case, seed: int, options: argparse.Namespace, gloo: Sequence[Record]) -> Record:
+    """Trains to the target. `gloo` are Gloo's runs, the last one of which is of the same seed, unless this is it."""
+    steps, time_s, target = options.steps, math.inf, 0.0
+    if case["way"] != GLOO:
+        steps, time_s, target = MORE * steps, MORE * gloo[-1]["ended_s"], gloo[-1]["target"]
+    times: list[float] = []
+    losses: list[float] = []
+    received = 0.0
+    ranks.command("begin", case["model"], case["way"], seed)
+    while len(times) * options.every < steps and sum(times) < time_s and not reached(losses, target):
+        answers = ranks.command("train", options.every)
+        times.append(seconds_of(answers))
+        received += statistics.fmean(answer["bytes_received"] for answer in answers)
+        losses.append(statistics.fmean(ranks.command("loss")))
+    if case["way"] == GLOO:
+        target = ABOVE * losses[-1]
+    first = next((index for index, loss in enumerate(losses) if loss <= target), None)
+    seconds = None if first is None else sum(times[: first + 1])
+    own: Record = {"seconds": seconds, "ended_s": sum(times), "target": target, "loss": losses[-1]}
+    peer = gloo[-1] if case["way"] != GLOO else own
+    return own | {
+        "seed": seed,
+        "over_gloo": peer["seconds"] / seconds if seconds else 0.0,
+        "loss_over_gloo": losses[-1] / peer["loss"],
+        "received_megabytes": received / len(times) / options.every / 1e6,
+        "times": times,
+        "losses": losses,
     }
 
 
-def trained(way: str, ranks: Ranks, step: int, options: argparse.Namespace) -> Record:
-    """Trains to the end, and records the accuracy every `--every` steps, in percent of test and validation images."""
-    found: dict[str, list[float]] = {"steps": [], "accuracy": [], "validation": []}
-    while True:
-        accuracy = ranks.command("accuracy", way)[0]
-        for name, value in (("steps", step), ("accuracy", accuracy["test"]), ("validation", accuracy["validation"])):
-            found[name].append(value)
-        if step >= options.steps:
-            return found
-        some = min(options.every, options.steps - step)
-        ranks.command("train", way, some)
-        step += some
+def reached(losses: Sequence[float], target: float) -> bool:
+    return bool(losses) and losses[-1] <= target
 
 
 def figures(case: Case, measured: Sequence[Case]) -> Record:
-    return {
-        "title": TITLES[case["way"]],
-        "seconds": case.seconds,
-        "over_gloo": case.times(measured, way=GLOO),
-        "cpu_seconds": statistics.mean(case.all("cpu_seconds")),
-        "sent_megabytes": statistics.mean(case.all("bytes_sent")) / 1e6,
-        "received_megabytes": statistics.mean(case.all("bytes_received")) / 1e6,
-        "test_percent": case.further["accuracy"][-1],
-        "validation_percent": case.further["validation"][-1],
-    }
+    """Medians over seeds. A seed whose run never reached the target counts as infinitely long."""
+    seconds = statistics.median(math.inf if each is None else each for each in case.all("seconds"))
+    names = ("over_gloo", "loss", "loss_over_gloo", "received_megabytes")
+    return {"seconds": seconds if seconds < math.inf else None} | {name: case.median(name) for name in names}
 
 
-def draw(records: Sequence[Record], options: argparse.Namespace) -> None:
-    from wiresum_lab.benchmarks.compress import chart  # which imports matplotlib
+def cell(found: Record) -> str:
+    """How many times faster than Gloo, and in brackets the seconds; or "never", and the last loss over Gloo's."""
+    if found["seconds"] is None:
+        return f"never ({found['loss_over_gloo']:.2f})"
+    return f"{found['over_gloo']:.2f} ({found['seconds']:.1f} s)"
 
-    title = f"{options.workers} workers on links of {options.link_mbit:g} Mbit/s"
-    chart.draw(records, options.json.with_suffix(".png"), title=title)
+
+def markdown(records: Sequence[Record]) -> str:
+    """The guide's table: a row for each way, a column for each model and rate."""
+    columns = list(dict.fromkeys((record["model"], record["link_mbit"]) for record in records))
+    cells = {(record["way"], record["model"], record["link_mbit"]): cell(record) for record in records}
+    head = ["way", *(f"{MODELS[model][0]}, {rate:g} Mbit/s" for model, rate in columns)]
+    ways = dict.fromkeys(record["way"] for record in records)
+    rows = [[TITLES[way], *(cells.get((way, *column), "refused") for column in columns)] for way in ways]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = program.Options("compress", __doc__)
-    parser.add("--hidden", 1024, "units of a hidden layer")
-    parser.add("--timed", 9, "steps on shaped links")
-    parser.add("--steps", 200, "steps of each training")
-    parser.add("--rate", 0.2, "learning rate of all ways")
-    parser.add("--momentum", 0.8, "momentum of all ways")
-    parser.add("--every", 20, "steps between accuracies")
-    parser.add("--ways", list(WAYS), "ways to train", choices=WAYS)
-    parser.add_argument("--memory", action="store_true", help="instead measure each method's memory, without root")
+    parser = program.Options("time-to-loss", __doc__, workers=4, link_mbit=None)
+    parser.add("--rates", [100.0, 1000.0], "rates of every link, in Mbit/s")
+    parser.add("--models", list(MODELS), "models to train", choices=MODELS)
+    parser.add("--seeds", [1, 2, 3], "seeds of parameters, batches and methods")
+    parser.add("--ways", list(TITLES), "ways to train, beside fp32 over Gloo", choices=TITLES, metavar="WAY")
+    parser.add("--steps", 200, "steps of fp32 over Gloo")
+    parser.add("--every", 5, "steps between losses")
     options = parser.parse_args(arguments)
-    if options.memory:
-        program.keep(options.json.with_name("compress-memory.json"), memory.records(options.workers))
-        return 0
-    options.ways = [way for way in WAYS if way == GLOO or way in options.ways]  # every way is compared with Gloo
-    return program.run(options, measure, figures, draw)
+    options.ways = [way for way in TITLES if way == GLOO or way in options.ways]  # every way is compared with Gloo
+    return program.run(options, measure, figures, lambda records, _: say(markdown(records)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures the memory of each method of the guide at one worker: `make bench NAMES=compress ARGS=--memory`.
+"""Measures the memory of each method of the guide at one worker: `make bench NAMES=memory`.
 
 tracemalloc counts NumPy's arrays, the only large ones: native code writes into them. The gradient itself, of a matrix
 and two biases, is not counted, and is the unit. It has few large values, as gradients have, of which the thresholds of
@@ -7,6 +7,7 @@ the guide choose some percent.
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from wiresum.compress import Aggregator, Compressor, Engine, Piece, Segment
 from wiresum.compress.arrays import Bytes, Int32Array, Vector
+from wiresum_lab.benchmarks import program
 from wiresum_lab.benchmarks.program import Record
 
 SIDE = 512
@@ -71,3 +73,13 @@ def records(workers: int) -> list[Record]:
 
     found = {name: memory_of(method, workers) for name, method in METHODS.items()}
     return [{"method": name, "kept": round(kept, 1), "peak": round(peak, 1)} for name, (kept, peak, _) in found.items()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = program.Options("memory", __doc__, workers=4, link_mbit=None).parse_args(arguments)
+    program.keep(options.json, records(options.workers))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

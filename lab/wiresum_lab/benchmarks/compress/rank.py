@@ -1,164 +1,161 @@
-"""One rank of the benchmark of compressed training: a process that trains the same network in several ways.
+"""One rank of the benchmark of time to loss: a process that trains small models, in one way after another.
 
-    prepare FILE WAYS HIDDEN STEPS RATE MOMENTUM    reads the data, and makes a network for every way
-    train WAY STEPS                                 gives times, processor time, and bytes over the star's device
-    accuracy WAY                                    percent of the test and of the validation images, at rank 0
+    begin MODEL WAY SEED    makes a model, its optimizer and the way's hook
+    train STEPS             gives the times of start and end, and the bytes over the star's device
+    loss                    gives the mean loss of the batches that this rank evaluates
 
-All ways start from the same parameters, see the same images in the same order, and step with the same rates.
+A training is a function of its model, way and seed. All ways of a model start from the same parameters, see the same
+batches, and have the same learning rates.
 """
 
 from __future__ import annotations
 
-import math
+import re
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 import wiresum.compress as wc
 import wiresum.torch
+from wiresum.compress.compressor import Trait
+from wiresum.compress.ddp_hook import Granularity
+from wiresum.compress.memory import memory_of
+from wiresum.experiments.adaptive_optimizers import FP32, RATES, SIGNS_RATE
+from wiresum.experiments.adaptive_optimizers import METHODS as EXPRESSIONS
+from wiresum_lab.benchmarks import models
+from wiresum_lab.benchmarks.models import Task
 from wiresum_lab.ranks import rank
 from wiresum_lab.ranks.rank import main
 from wiresum_lab.ranks.ranks import GLOO
 
-IMAGES = 16
-"""Images in a worker's batch."""
+EVALUATED = 4
+"""Batches that each rank evaluates, the same ones at each time and for each seed."""
 WARM_UP_STEPS = 10
-RATIO = 0.01
-
+"""Steps in which the learning rate rises to its value, where it stays, so that no way's rates depend on how many steps
+it takes."""
+RANK = 2
 SLOTS = 256
 """Slots of each group, as many as the default group has."""
 
 WIRESUM, DENSE_16, DENSE_8 = "wiresum", "wiresum-16", "wiresum-8"
-INT_DIANA, G_TOP_K = "int-diana", "gtopk"
 DENSE = {DENSE_16: wiresum.torch.Options(bits=16, slots=SLOTS), DENSE_8: wiresum.torch.Options(bits=8, slots=SLOTS)}
 """Options of groups that sum with fewer bits, without compression: the backend's own formats."""
-METHODS: dict[str, tuple[wc.Compressor, str]] = {
-    INT_DIANA: (wc.IntDIANA(bits=8), "layer"),
-    "int-diana-estimate": (wc.IntDIANA(bits=8, scale="estimate"), "layer"),
-    "qsgd": (wc.QSGD(), "layer"),
-    "powersgd": (wc.PowerSGD(2), "layer"),
-    "topk": (wc.TopK(RATIO), "model"),
-    G_TOP_K: (wc.GTopK(RATIO, bits=16), "model"),
-    "natural": (wc.Natural(), "layer"),
-    "randk": (wc.RandK(0.1, memory="diana"), "layer"),
+FP16_HOOK, POWERSGD_HOOK = HOOKS = ("gloo-fp16", "gloo-powersgd")
+"""PyTorch's own hooks, which run over Gloo here."""
+
+
+def _name(expression: str) -> str:
+    """A word for a method's expression: options and commands are words."""
+    return re.sub(r"\W+", "-", expression.lower()).strip("-")
+
+
+METHODS: dict[str, wc.Compressor] = {_name(text): method for text, method in EXPRESSIONS.items() if text != FP32}
+"""The methods of the guide's table of optimizers, over Wiresum."""
+TITLES = {
+    GLOO: "fp32, Gloo",
+    WIRESUM: "fp32, wiresum",
+    DENSE_16: "16-bit sums",
+    DENSE_8: "8-bit sums",
+    FP16_HOOK: "PyTorch's fp16 hook, Gloo",
+    POWERSGD_HOOK: f"PyTorch's PowerSGD hook, rank {RANK}, Gloo",
+    **{_name(text): f"`{text}`" for text in EXPRESSIONS if text != FP32},
 }
-WAYS = (GLOO, WIRESUM, *DENSE, *METHODS)
+"""All ways, and how tables call them."""
 
 
-@dataclass(frozen=True)
-class Images:
-    images: torch.Tensor
-    labels: torch.Tensor
-    validation_images: torch.Tensor
-    validation_labels: torch.Tensor
-    test_images: torch.Tensor
-    test_labels: torch.Tensor
-
-    @classmethod
-    def read(cls, path: str) -> Images:
-        with np.load(path) as arrays:
-            return cls(*(torch.from_numpy(arrays[name]) for name in cls.__dataclass_fields__))
-
-    def batch(self, step: int, rank: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A worker's part of the batch of a step."""
-        drawn = torch.randint(len(self.images), (size, IMAGES), generator=torch.Generator().manual_seed(step))
-        return self.images[drawn[rank]], self.labels[drawn[rank]]
+def has_momentum(way: str) -> bool:
+    """Whether the way's memory has momentum, so that the optimizer may not."""
+    return way in METHODS and memory_of(METHODS[way].memory).has_momentum
 
 
-def network(pixels: int, hidden: int) -> nn.Module:
-    """A network of three hidden layers: with 1024 units each on 64 pixels it has 2.2 million parameters."""
-    torch.manual_seed(1)
-    layers: list[nn.Module] = [nn.Linear(pixels, hidden), nn.ReLU()]
-    for _ in range(2):
-        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(hidden, 10))
+def sgd(parameters: Iterable[torch.nn.Parameter], way: str) -> Optimizer:
+    """The norm of SignMajority's result does not depend on the gradient's: it has a rate of its own."""
+    signs = isinstance(METHODS.get(way), wc.SignMajority)
+    return SGD(parameters, 0.1 * (SIGNS_RATE / RATES["SGD"] if signs else 1), 0.0 if has_momentum(way) else 0.9)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Hyperparameters, the same for all ways."""
+GPT, CNN, CLICKS = "gpt", "cnn", "clicks"
+MODELS: dict[str, tuple[str, Callable[[bool], Task], Callable[[Iterable[torch.nn.Parameter], str], Optimizer]]] = {
+    GPT: (
+        "GPT, AdamW",
+        lambda _: models.gpt(layers=2, width=96, sequences=8),
+        lambda parameters, _: AdamW(parameters, 4e-3),
+    ),
+    CNN: ("CNN, SGD", lambda _: models.cnn(hidden=512, smoothing=0.1), sgd),
+    CLICKS: (
+        "embeddings, Adagrad",
+        lambda sparse: models.clicks(10_000, (256, 256), sparse=sparse),
+        lambda parameters, _: Adagrad(parameters, 0.05),
+    ),
+}
+"""For each model its title, the function that makes it with sparse gradients or without, and its optimizer in a way:
+0.25, 0.27 and 0.72 million parameters, of the last 0.64 in embeddings."""
 
-    hidden: int
-    steps: int
-    rate: float
-    momentum: float
 
-
-class Training:
-    """A network, its optimizer and, if the way has one, its compression."""
-
-    def __init__(self, way: str, group: dist.ProcessGroup, images: Images, settings: Settings) -> None:
-        self._images = images
-        self._model = DistributedDataParallel(
-            network(images.images.shape[1], settings.hidden), process_group=group, gradient_as_bucket_view=True
-        )
-        self._optimizer = torch.optim.SGD(
-            self._model.parameters(), lr=settings.rate, momentum=settings.momentum, fused=True
-        )
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self._optimizer,
-            lambda step: min(1, (step + 1) / WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / settings.steps)),
-        )
-        self._step = 0
-        if way in METHODS:
-            method, granularity = METHODS[way]
-            wc.attach(self._model, self._optimizer, method, granularity=granularity)  # type: ignore[arg-type]
-
-    def train(self, steps: int) -> None:
-        for _ in range(steps):
-            images, labels = self._images.batch(self._step, dist.get_rank(), dist.get_world_size())
-            self._optimizer.zero_grad()
-            nn.functional.cross_entropy(self._model(images), labels).backward()
-            self._optimizer.step()
-            self._schedule.step()
-            self._step += 1
-
-    def accuracy(self) -> dict[str, float]:
-        return {
-            "test": self._accuracy(self._images.test_images, self._images.test_labels),
-            "validation": self._accuracy(self._images.validation_images, self._images.validation_labels),
-        }
-
-    def _accuracy(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """The percentage of images that are classified correctly."""
-        with torch.no_grad():
-            chosen = self._model.module(images).argmax(1)
-        return float((chosen == labels).float().mean()) * 100
+def is_refused(model: str, way: str) -> bool:
+    """Whether `attach` refuses the way: AdamW has momentum, too."""
+    return model == GPT and has_momentum(way)
 
 
 class Rank(rank.Rank):
     def __init__(self, device: str) -> None:
         super().__init__(device, **DENSE)
+        self._attachment: wc.Attachment | None = None
 
-    def prepare(self, path: str, ways: str, hidden: int, steps: int, rate: float, momentum: float) -> None:
-        """Makes a training for each of `ways`, which are separated by commas."""
-        world = dist.group.WORLD
-        assert world is not None
-        images, settings = Images.read(path), Settings(hidden, steps, rate, momentum)
-        self._trainings = {way: Training(way, self.groups.get(way, world), images, settings) for way in ways.split(",")}
+    def begin(self, model: str, way: str, seed: int) -> None:
+        if self._attachment is not None:
+            self._attachment.detach()
+        torch.manual_seed(seed)
+        _, task_of, optimizer_of = MODELS[model]
+        self._task = task_of(way not in HOOKS)  # PyTorch's hooks take no sparse gradients
+        group = self.groups[GLOO] if way in HOOKS else self.groups.get(way, dist.group.WORLD)
+        # With several buckets PowerSGD's hook hangs over Gloo: it sums in callbacks, in another order at each rank.
+        bucket_mb = 25 if way == POWERSGD_HOOK else None
+        self._model = DistributedDataParallel(self._task.model, process_group=group, bucket_cap_mb=bucket_mb)
+        self._optimizer = optimizer_of(self._model.parameters(), way)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimizer, lambda step: min(1, (step + 1) / WARM_UP_STEPS)
+        )
+        self._batches = torch.Generator().manual_seed(1000 * seed + self.rank)
+        fixed = torch.Generator().manual_seed(self.rank)
+        self._evaluated = [self._task.draw(fixed) for _ in range(EVALUATED)]
+        self._attachment = self._compression(way, seed, group)
 
-    def train(self, way: str, steps: int) -> dict[str, Any]:
-        before, cpu_s = self._bytes(), time.process_time()
-        start_ns = time.monotonic_ns()
-        self._trainings[way].train(steps)
+    def _compression(self, way: str, seed: int, group: Any) -> wc.Attachment | None:
+        if way == FP16_HOOK:
+            self._model.register_comm_hook(group, fp16_compress_hook)
+        elif way == POWERSGD_HOOK:
+            state = PowerSGDState(group, RANK, start_powerSGD_iter=2, random_seed=seed)  # 2 is the least
+            self._model.register_comm_hook(state, powerSGD_hook)
+        elif way in METHODS:
+            method = METHODS[way]
+            together: Granularity = "model" if method.trait is Trait.SPARSE else "layer"
+            return wc.attach(self._model, self._optimizer, method, granularity=together, seed=seed)
+        return None
+
+    def train(self, steps: int) -> dict[str, Any]:
+        before, start_ns = self._bytes(), time.monotonic_ns()
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            inputs, targets = self._task.draw(self._batches)
+            self._task.criterion(self._model(inputs), targets).backward()
+            self._optimizer.step()
+            self._schedule.step()
         end_ns = time.monotonic_ns()
         sent, received = (after - earlier for after, earlier in zip(self._bytes(), before, strict=True))
-        return {
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "cpu_seconds": time.process_time() - cpu_s,
-            "bytes_sent": sent,
-            "bytes_received": received,
-        }
+        return {"start_ns": start_ns, "end_ns": end_ns, "bytes_sent": sent, "bytes_received": received}
 
-    def accuracy(self, way: str) -> dict[str, Any]:
-        return self._trainings[way].accuracy() if self.rank == 0 else {}
+    def loss(self) -> float:
+        with torch.no_grad():
+            return statistics.fmean(float(self._task.loss(batch)) for batch in self._evaluated)
 
 
 if __name__ == "__main__":
