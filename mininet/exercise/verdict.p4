@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, section 3, row by row.
+// What becomes of a packet to the switch, and the reason it is counted under: docs/protocol.md, sections 3 and 8.
+// lab/wiresum_lab/rules_p4.toml says which row is which rule.
 
 #define WORKER_THAT_ASKS 0
 

@@ -5,7 +5,7 @@ vectors.
     python -m wiresum_mininet.exercise_check p4src/common/verdict.p4          the solution: the program's own
 
 Needs root, p4c and bmv2. conformance/wiresum/conformance/vectors has the packets, and what a switch must answer to
-each: docs/protocol.md, section 3, row by row.
+each: docs/protocol.md, section 3.
 """
 
 from __future__ import annotations

@@ -81,6 +81,16 @@ def test_each_worker_gets_its_part_of_the_rounded_sum(rank: int, size: int, dtyp
 
 @pytest.mark.parametrize("dtype", FP8, ids=str)
 @runs_in("trio")
+def test_rank_0_gathers_the_bytes_of_all(rank: int, size: int, dtype: torch.dtype) -> None:
+    inputs = [random_bytes(k, 100, dtype) for k in range(size)]
+    gathered = [torch.zeros(100).to(dtype) for _ in range(size)] if rank == 0 else None
+    dist.gather(inputs[rank], gathered)
+    for part, expected in zip(gathered or [], inputs, strict=False):
+        assert torch.equal(part.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", FP8, ids=str)
+@runs_in("trio")
 def test_what_rounds_beyond_the_format_is_infinite_or_the_largest_number(
     rank: int, size: int, dtype: torch.dtype
 ) -> None:

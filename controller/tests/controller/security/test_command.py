@@ -63,7 +63,7 @@ def test_a_workers_certificate_may_serve_a_fallback_at_its_address_and_a_renewed
         assert "cannot be used" not in run("show", tmp_path / "node8")
         run("renew", "--ca", pki, tmp_path / "node8")
     run("issue", "worker", "--ca", pki, "--name", "node9", "--address", "10.0.0.9", tmp_path / "node9")
-    with pytest.raises(CredentialsError, match="purpose"):
+    with pytest.raises(CredentialsError, match="not for serving"):
         load(tmp_path / "node9", serving=True)
 
 
