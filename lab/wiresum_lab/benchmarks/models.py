@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
 import torch
@@ -112,8 +112,14 @@ class Task:
         return self.criterion(self.model(inputs), targets)
 
 
+@cache
+def pages() -> str:
+    """The text of docs/, as it was at first: all models of a process train on the same."""
+    return "".join(page.read_text() for page in sorted((REPOSITORY / "docs").glob("*.md")))
+
+
 def gpt(layers: int = LAYERS, width: int = WIDTH, sequences: int = SEQUENCES) -> Task:
-    text = "".join(page.read_text() for page in sorted((REPOSITORY / "docs").glob("*.md")))
+    text = pages()
     number = {character: index for index, character in enumerate(sorted(set(text)))}
     data = torch.tensor([number[character] for character in text])
 

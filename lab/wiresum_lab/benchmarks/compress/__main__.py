@@ -10,8 +10,8 @@ that of fixed batches, drawn as the training's are, after every few steps.
 *Time* is that of training alone, on the shaped links: the clock runs from the first rank's start to the last rank's
 end, and stands still while the ranks compute the loss. It ends with the step after which the target is reached.
 
-*Every other way* has twice Gloo's steps and twice its time; one that has not reached the target then never does. All
-ways have the learning rates at which fp32 trains well.
+*Every other way* has twice Gloo's steps; one that has not reached the target then never does. All ways have the
+learning rates at which fp32 trains well.
 
 Few cores hide much: with four workers and a switch on two cores, the computation of a step counts twice.
 """
@@ -35,7 +35,7 @@ from wiresum_lab.ranks.ranks import GLOO, Ranks, start_on_star
 ABOVE = 1.02
 """The target, as a multiple of the loss that Gloo ends with."""
 MORE = 2
-"""How many times Gloo's steps, and time, another way has."""
+"""How many times Gloo's steps another way has."""
 
 
 def measure(options: argparse.Namespace) -> list[Case]:
@@ -60,14 +60,12 @@ def measure(options: argparse.Namespace) -> list[Case]:
 
 def trained(ranks: Ranks, case: Case, seed: int, options: argparse.Namespace, gloo: Sequence[Record]) -> Record:
     """Trains to the target. `gloo` are Gloo's runs, the last one of which is of the same seed, unless this is it."""
-    steps, time_s, target = options.steps, math.inf, 0.0
-    if case["way"] != GLOO:
-        steps, time_s, target = MORE * steps, MORE * gloo[-1]["ended_s"], gloo[-1]["target"]
+    steps, target = (options.steps, 0.0) if case["way"] == GLOO else (MORE * options.steps, gloo[-1]["target"])
     times: list[float] = []
     losses: list[float] = []
     received = 0.0
     ranks.command("begin", case["model"], case["way"], seed)
-    while len(times) * options.every < steps and sum(times) < time_s and not reached(losses, target):
+    while len(times) * options.every < steps and not reached(losses, target):
         answers = ranks.command("train", options.every)
         times.append(seconds_of(answers))
         received += statistics.fmean(answer["bytes_received"] for answer in answers)
@@ -76,7 +74,7 @@ def trained(ranks: Ranks, case: Case, seed: int, options: argparse.Namespace, gl
         target = ABOVE * losses[-1]
     first = next((index for index, loss in enumerate(losses) if loss <= target), None)
     seconds = None if first is None else sum(times[: first + 1])
-    own: Record = {"seconds": seconds, "ended_s": sum(times), "target": target, "loss": losses[-1]}
+    own: Record = {"seconds": seconds, "target": target, "loss": losses[-1]}
     peer = gloo[-1] if case["way"] != GLOO else own
     return own | {
         "seed": seed,

@@ -107,6 +107,10 @@ def is_refused(model: str, way: str) -> bool:
 
 class Rank(rank.Rank):
     def __init__(self, device: str) -> None:
+        for _, task_of, _ in MODELS.values():
+            task_of(
+                True
+            )  # reads data, and imports scikit-learn: that can hold Python's lock for longer than a job waits
         super().__init__(device, **DENSE)
         self._attachment: wc.Attachment | None = None
 
