@@ -19,6 +19,7 @@ MAKEFILE = (REPOSITORY / "Makefile").read_text()
 LAB = "wiresum_lab.benchmarks"
 IMPORTED_ANYWAY = {
     f"{LAB}.scale": {"numpy"},
+    f"{LAB}.compress.memory": {"grpc", "numpy", "wiresum.agent._native"},
     "wiresum_lab.soaks.cluster_soak": {"grpc", "wiresum.agent._native"},
 }
 """By programs that only developers start."""
