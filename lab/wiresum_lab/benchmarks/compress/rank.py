@@ -107,10 +107,9 @@ def is_refused(model: str, way: str) -> bool:
 
 class Rank(rank.Rank):
     def __init__(self, device: str) -> None:
+        # Data is read, and scikit-learn imported, before there is a job: that can hold Python's lock for minutes.
         for _, task_of, _ in MODELS.values():
-            task_of(
-                True
-            )  # reads data, and imports scikit-learn: that can hold Python's lock for longer than a job waits
+            task_of(True)
         super().__init__(device, **DENSE)
         self._attachment: wc.Attachment | None = None
 
