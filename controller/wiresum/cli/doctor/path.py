@@ -215,7 +215,7 @@ def _where_it_stops(seen: Seen, frames: str) -> tuple[str, str]:
             "at other jobs (wiresum top), and at drops on the way; --size 1 sums less",
         )
     if seen.counted is None:
-        return "What the switch counted is not known: this certificate may not ask", f"{firewall}{frames}"
+        return "What the switch counted is not known (the service tells operators alone)", f"{firewall}{frames}"
     if not seen.counted:
         return "The switch has counted none of this job's packets: they do not reach it", f"{firewall}{frames}"
     return (

@@ -204,8 +204,8 @@ def check_tenant(job: Job, request: join.JoinRequest, asker: Asker) -> None:
             f"(`wiresum jobs create`), or choose another name (WIRESUM_JOB)",
         )
     mend = (
-        "as this worker's certificate says: give all its workers certificates of one tenant (`wiresum ca issue worker "
-        "--tenant`)"
+        "whose certificate this worker has: give all its workers certificates of one tenant (`wiresum ca issue worker "
+        "--tenant`), or the same WIRESUM_TENANT where these name several"
         if asker.certificate
         else "as this worker says: start all its workers with the same WIRESUM_TENANT"
     )
