@@ -93,3 +93,22 @@ def test_a_failure_with_all_connections_whole_leaves_the_group_usable(gloo: Gloo
     error = gloo._explain(call(dtype=torch.int16), RuntimeError("connection timed out"), None)
     assert type(error) is dist.DistBackendError
     gloo.require_connected()
+
+
+@pytest.mark.parametrize("name", ["broadcast", "monitored_barrier"])
+def test_a_call_during_which_another_thread_destroys_the_group_raises_the_groups_error(
+    gloo: Gloo, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    require = gloo._require
+
+    def require_and_end(checked: GlooCall) -> None:
+        require(checked)
+        gloo.end()
+
+    monkeypatch.setattr(gloo, "_require", require_and_end)
+    with pytest.raises(dist.DistBackendError, match="rank 0 has left its process group"):
+        if name == "broadcast":
+            tensor = torch.zeros(1)
+            gloo.run(name, name, [tensor], dist.BroadcastOptions(), written=[tensor])
+        else:
+            gloo.monitored_barrier(datetime.timedelta(seconds=1), False)

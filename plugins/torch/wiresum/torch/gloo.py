@@ -175,7 +175,7 @@ class Gloo:
             arguments_staged = as_plain(arguments_staged)
         began = time.monotonic()
         try:
-            inner = getattr(self._group, installed_name(method))(*arguments_staged)
+            inner = getattr(self._open_group(), installed_name(method))(*arguments_staged)
         except RuntimeError as error:  # a send or receive whose connection is known to be closed fails at once
             if call.peer is None or self._is_connected([call.peer]):
                 raise
@@ -239,7 +239,7 @@ class Gloo:
         self.collectives["monitored_barrier"] += 1
         began = time.monotonic()
         try:
-            self._group.monitored_barrier(timeout, wait_all_ranks)
+            self._open_group().monitored_barrier(timeout, wait_all_ranks)
         except RuntimeError as error:
             limit_s = call.said.timeout_s
             explained = self._explain(call, error, limit_s if time.monotonic() - began >= limit_s else None)
@@ -251,6 +251,12 @@ class Gloo:
         """Raises the error that broke the connections, if they are broken."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args) from self._failure.__cause__
+
+    def _open_group(self) -> Any:
+        """Returns PyTorch's object. Another thread may have ended the group since `_require`: raises its error then."""
+        if (group := self._group) is None:
+            self.require_connected()
+        return group
 
     def end_pending(self, works: Sequence[GlooWork]) -> bool:
         """Makes pending operations fail after the session has failed. Returns False if all may still complete."""
