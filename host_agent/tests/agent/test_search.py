@@ -86,8 +86,11 @@ def test_the_error_says_how_long_it_has_looked_and_what_came_last() -> None:
     assert made.over(129.9) is None
     error = made.over(130.0)
     assert str(error) == (
-        "it is gone. For 30 s this worker has looked for another lease, and got none: connection refused"
+        "it is gone. For 30 s this worker has looked for another lease, and got none: connection refused. "
+        'A job with a fallback goes on without any switch: "Without any switch" in docs/operations.md'
     )
+    _, made = search("a:1", fallback="f:1")
+    assert "Without any switch" not in str(made.over(130.0))
     services, made = search("a:1")
     ask(services, made, "PERMISSION_DENIED")
     assert str(made.over(101.0)).endswith("For 1 s this worker has looked for another lease, and got none: why not")

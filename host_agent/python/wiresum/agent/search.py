@@ -30,6 +30,7 @@ fallback takes twice as long."""
 ATTEMPT_BYTES = 16
 NOT_READY = "NOT_READY"
 """A refusal in place of a code: the service has no switch that takes jobs, and was not asked for a place."""
+WITHOUT_FALLBACK = 'A job with a fallback goes on without any switch: "Without any switch" in docs/operations.md'
 _AGAIN = ("DEADLINE_EXCEEDED", "ABORTED", "ALREADY_EXISTS", "UNAVAILABLE")
 """Refusals that asking again may help against, as join.proto lists them. Asking again may also help if a switch would
 not take the job (INTERNAL); but then the next service is asked first."""
@@ -130,7 +131,8 @@ class Search:
         if not self._final and now < self._began_at + self._within_s:
             return None
         more = f"For {now - self._began_at:.0f} s this worker has looked for another lease, and got none"
-        self._lost.args = (f"{self._lost}. {more}: {self._why}",)
+        hint = "" if self._final or self._services.fallback else f". {WITHOUT_FALLBACK}"
+        self._lost.args = (f"{self._lost}. {more}: {self._why}{hint}",)
         return self._lost
 
 
