@@ -30,12 +30,10 @@ def test_a_healthy_job_is_one_line_with_its_rate() -> None:
 
 
 def test_missing_workers_are_named_by_rank() -> None:
-    forming = join.JobReport(name="new", state="forming", world_size=4, joined=2)
-    for rank in (0, 2):
-        forming.workers.add(peer=join.Peer(rank=rank))
+    forming = join.JobReport(name="new", state="forming", world_size=4, joined=2, waiting="ranks 1, 3 of 4")
     (finding,) = findings(join.Report(jobs=[forming]))
     assert (finding.check, finding.level) == ("missing", Level.WARNING)
-    assert "waits for 2 of 4 workers: rank 1, 3" in finding.what
+    assert finding.what == "'new' has 2 of 4 workers: ranks 1, 3 of 4"
 
 
 def test_a_queued_job_says_what_it_waits_for() -> None:

@@ -163,6 +163,29 @@ def test_the_reason_for_waiting_is_sent_once_and_again_when_it_changes() -> None
     assert len(harness.outputs(Wait)) == 3
 
 
+def test_those_that_wait_hear_why_a_worker_was_refused_until_it_is_there() -> None:  # R7.2
+    harness = JobsHarness()
+    first = harness.ask(rank=0, world_size=3, timeout_ms=20_000)
+
+    def refused(rank: int = 1, tenant: str = "") -> None:
+        harness.jobs.note_refused("a-job", rank, Asker(address="10.0.0.7"), tenant, "it has no token")
+
+    refused(tenant="strangers")
+    refused(rank=3)
+    harness.wait(2)
+    assert harness.said(first) == "job 'a-job' is not complete: waiting for ranks 1, 2 of 3"
+    refused()
+    harness.wait(2)
+    why = "(rank 1, which called from 10.0.0.7, was refused: it has no token)"
+    assert harness.said(first) == f"job 'a-job' is not complete: waiting for ranks 1, 2 of 3 {why}"
+    harness.ask(rank=1, world_size=3)
+    harness.wait(2)
+    assert harness.said(first).endswith("waiting for rank 2 of 3")
+    refused(rank=2)
+    harness.wait(20)
+    assert f"rank 2 of 3 {why.replace('rank 1', 'rank 2')} did not come" in harness.outputs(Refuse)[0].refusal.text
+
+
 @pytest.mark.parametrize("admission", [join.Admission.AT_ONCE, 7], ids=["as it says", "by a word of a later version"])
 def test_a_job_that_prefers_not_to_wait_is_refused_at_once(admission: join.Admission) -> None:  # R7.8
     harness = JobsHarness(SIXTY_FOUR, PATIENT)

@@ -131,6 +131,15 @@ def test_the_others_are_told_who_is_missing_when_a_waiting_worker_goes_away(clie
     assert "ranks 1, 2 of 3" in text
 
 
+@pytest.mark.parametrize("wrong", [{"world_size": 4}, {"protocol_version": 1}], ids=["in the job", "in the request"])
+def test_the_report_says_why_a_worker_that_others_wait_for_was_refused(client: Client, wrong: dict[str, int]) -> None:
+    waiting = client.join_soon(rank=0, world_size=3)
+    wait_until(lambda: [job.joined for job in client.jobs()] == [1], "one is waiting")
+    _, text = client.join_soon(**{"rank": 1, "world_size": 3} | wrong).refusal()
+    assert f"(rank 1, which called from 127.0.0.1, was refused: {text})" in client.jobs()[0].waiting
+    waiting.cancel()
+
+
 def test_a_jobs_name_is_free_as_soon_as_all_have_left(
     client: Client, driver: RecordingDriver, attend: Callable[..., Attendance]
 ) -> None:

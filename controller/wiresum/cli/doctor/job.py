@@ -105,11 +105,9 @@ def _moving(job: join.JobReport) -> Finding:
 
 
 def _missing(job: join.JobReport) -> Finding:
-    there = {worker.peer.rank for worker in job.workers}
-    ranks = ", ".join(str(rank) for rank in range(job.world_size) if rank not in there)
     return warning(
         "missing",
-        f"'{job.name}' waits for {job.world_size - job.joined} of {job.world_size} workers: rank {ranks}",
+        f"'{job.name}' has {job.joined} of {job.world_size} workers: {job.waiting}",
         "nobody begins before all are there",
         "look at what those ranks print; each needs the same WIRESUM_SWITCH, the same job name and the same world size",
     )

@@ -223,12 +223,16 @@ class Members:
     """Ranks that the former service may have told to halt, and that have not said anything yet."""
     going_on: GoingOn | None = None
     """Set while the job has moved and not all workers have continued."""
+    refused: tuple[int, str] | None = None
+    """The rank that was refused last, and in words from where and why."""
 
     def missing(self, *, without: Worker | None = None) -> str:
-        """Names the ranks that have not asked, in words; `without` counts as missing."""
+        """Names the ranks that have not asked, in words, and why one of them was refused; `without` counts as
+        missing."""
         there = {rank for rank, worker in self.workers.items() if worker is not without}
         ranks = [rank for rank in range(self.world_size) if rank not in there]
-        return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}"
+        why = f" ({self.refused[1]})" if self.refused is not None and self.refused[0] in ranks else ""
+        return f"rank{'s' if len(ranks) > 1 else ''} {_runs(ranks)} of {self.world_size}{why}"
 
     @property
     def further(self) -> bool:

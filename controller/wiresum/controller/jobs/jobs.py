@@ -136,6 +136,14 @@ class Jobs:
         self._queue_if_whole(job, now)
         return worker
 
+    def note_refused(self, name: str, rank: int, asker: Asker, tenant: str, why: str) -> None:
+        """A worker that is, or says that it is, of this tenant and rank was refused: those of its job that wait for it
+        are told."""
+        job = self.roster.named.get(name)
+        if job is not None and job.state is State.FORMING and job.tenant == tenant and rank < job.members.world_size:
+            said = f"rank {rank}, which called from {asker.address or 'somewhere'}, was refused: {why}"
+            job.members.refused = rank, said[:REASON_CHARACTERS_MAX]
+
     def hung_up(self, worker: Worker, call: int, now: float) -> None:
         """A Join of the worker broke off before it was answered."""
         if call == worker.call and worker.presence in (Presence.WAITING, Presence.GRANTED):

@@ -7,6 +7,7 @@ come. As coroutines of one loop they need no threads, and `Jobs` needs no lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,9 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
                 self._served.check(request)
             worker = self._jobs.ask(request, self._clock(), _asker())
         except Refusal as refusal:
+            with contextlib.suppress(Refusal):  # a stranger's troubles are nobody's here
+                tenant = caller().tenant(request.tenant)
+                self._jobs.note_refused(request.job_name, request.rank, _asker(), tenant, refusal.text)
             await refuse(context, self._effects, refusal)
         context.note_begun()
         # While workers of a thousand jobs wait for others, their requests take memory: the job has what it needs.
