@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -165,3 +167,35 @@ def test_fp8_and_other_types_in_one_call(rank: int, size: int) -> None:
     options = dist.AllreduceCoalescedOptions()
     dist.group.WORLD.allreduce_coalesced(tensors, options).wait()  # type: ignore[union-attr]
     assert all((tensor.float() == 6).all() for tensor in tensors)
+
+
+def as_mxfp8(rank: int, blocks: int) -> torch.Tensor:
+    """Numbers of random MXFP8 blocks: 32 of e4m3, times a power of two (OCP Microscaling Formats, version 1.0)."""
+    elements = random_bytes(rank, 32 * blocks, torch.float8_e4m3fn).float().nan_to_num(0.0).reshape(-1, 32)
+    scales = torch.randint(-30, 30, (blocks, 1), generator=torch.Generator().manual_seed(rank))
+    return torch.ldexp(elements, scales).reshape(-1)
+
+
+def as_nvfp4(rank: int, blocks: int) -> torch.Tensor:
+    """Numbers of random NVFP4 blocks, without the tensor's own scale: 16 of e2m1, times one of e4m3."""
+    e2m1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    bits = torch.randint(0, 16, (blocks, 16), generator=torch.Generator().manual_seed(rank))
+    scales = random_bytes(rank, blocks, torch.float8_e4m3fn).float().nan_to_num(0.0).abs()
+    return (e2m1[bits & 7] * (1 - 2 * (bits >> 3)) * scales[:, None]).reshape(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("numbers_of", [as_mxfp8, as_nvfp4])
+@runs_in("trio")
+def test_sums_of_block_scaled_numbers_are_rounded_once(
+    rank: int, size: int, numbers_of: Any, dtype: torch.dtype
+) -> None:
+    exact = dist.new_group(pg_options=wiresum.torch.Options(precision="exact"))
+    numbers = [numbers_of(k, 200) for k in range(size)]
+    inputs = [each.to(dtype) for each in numbers]
+    assert all(torch.equal(each.float(), number) for each, number in zip(inputs, numbers, strict=True))
+    tensor = inputs[rank].clone()
+    dist.all_reduce(tensor, group=exact)
+    expected = network_sum.exact_sum(inputs)
+    assert torch.equal(tensor, expected)
+    dist.destroy_process_group(exact)
