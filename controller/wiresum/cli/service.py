@@ -274,7 +274,7 @@ class Service:
         import grpc
 
         from wiresum.join import REFUSED_KEY
-        from wiresum.join.credentials import CredentialsError
+        from wiresum.join.credentials import CredentialsError, tls_advice
 
         if isinstance(error, CredentialsError):
             return ServiceError(str(error), code="UNAUTHENTICATED")
@@ -294,10 +294,9 @@ class Service:
             if changes:
                 text += ". It may yet do what it was told: look (`wiresum jobs`) before you tell it again"
         elif code is grpc.StatusCode.UNAVAILABLE:
-            text = (
-                f"cannot ask the service at {target} ({details}): start a switch with `wiresum switch`, or name "
-                f"another service with --switch or WIRESUM_SWITCH"
-            )
+            start = "start a switch with `wiresum switch`, or name another service with --switch or WIRESUM_SWITCH"
+            advice = tls_advice(details, self.tls or "", "--switch or WIRESUM_SWITCH")
+            text = f"cannot ask the service at {target} ({details}): {advice or start}"
             nobody_took_it = "to remote host" in details or "tcp handshaker" in details
             if not self.tls and not nobody_took_it:
                 text += "; if it wants certificates, --tls or WIRESUM_TLS names the directory with yours"

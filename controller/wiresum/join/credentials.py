@@ -131,6 +131,19 @@ def open_channel(
     return grpc.insecure_channel(target, options=options)
 
 
+def tls_advice(said: str, tls: str | Path, named_by: str) -> str:
+    """Returns what to do if this text of gRPC's says that TLS failed; empty: TLS did not. `tls`: the caller's own
+    directory; empty for none. `named_by`: what gave the service's name."""
+    of_tls = said.lower().replace("tcp handshaker", "")  # whose failure is of TCP alone
+    if not tls or not any(word in of_tls for word in ("ssl", "handshake", "certificate")):
+        return ""
+    return (
+        f"its certificate must be of the authority in {tls}/ca.crt and be made for the name by which {named_by} calls "
+        f"it, and it must know the authority of {tls}/tls.crt. The directories of both must come from one authority: "
+        f"copy this one anew from the machine where `wiresum ca` made it"
+    )
+
+
 def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False) -> int:
     """Makes a gRPC server listen at host:port, with mutual TLS if `tls` names a directory; returns the TCP port. A
     renewed certificate is used from the next connection on. Raises `CredentialsError` or `OSError`.

@@ -251,7 +251,7 @@ def role_is_refused(address: str, tls: Path, method: str) -> bool:
         with suppress(grpc.RpcError):
             list(call)
         code, text = call.code().name, call.details()
-        assert (code == "PERMISSION_DENIED") == ("has not the role" in text), (code, text)
+        assert (code == "PERMISSION_DENIED") == ("does not have the role" in text), (code, text)
         assert (code == "UNAUTHENTICATED") == ("was revoked" in text), (code, text)
         return code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from wiresum.cli.doctor import doctor, path
+from wiresum.cli.jobs import jobs as jobs_command
 from wiresum.controller import JoinServer
 from wiresum.controller.config import SecurityConfig
 from wiresum.controller.jobs.limits import Limits, Quota
@@ -38,7 +39,7 @@ class Cause:
 
 
 CAUSES = {
-    "an operator's certificate": Cause(("has not the role worker", "wiresum ca issue worker"), roles=("operator",)),
+    "an operator's certificate": Cause(("the role worker", "wiresum ca issue worker"), roles=("operator",)),
     "a revoked certificate": Cause(("was revoked", "ask whoever issued it for another"), revoked=True),
     "no certificate": Cause(("cannot reach the switch", "WIRESUM_TLS"), certified=False),
     "a foreign certificate": Cause(("its certificate must be of the authority",), foreign=True),
@@ -116,6 +117,14 @@ def test_each_cause_is_a_problem_with_its_remedy(cluster: Cluster, tmp_path: Pat
     text = f"{finding['what']} {finding['advice']}"
     for words in cause.says:
         assert words in text, text
+
+
+def test_a_command_with_a_foreign_certificate_is_not_told_to_start_a_switch(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.stranger.issue(Holder("host", Claims(frozenset({"operator"}))), tmp_path / "tls", 90)
+    result = CliRunner().invoke(jobs_command, ["--switch", cluster.target, "--tls", str(tmp_path / "tls")])
+    assert result.exit_code == 1
+    assert "must come from one authority: copy this one anew" in result.output
+    assert "start a switch" not in result.output
 
 
 @pytest.mark.parametrize("jobs", [(), ("doctor-*",), ("night", "vision-*"), ("*",)])

@@ -130,7 +130,7 @@ REFUSED_BEFORE = {"role", "revoked", "no connection"}
 """Wherever the call is made: by a standby, too, which turns all others away but an operator who asks for the report."""
 
 MEANINGS = {
-    ("PERMISSION_DENIED", "has not the role"): "role",
+    ("PERMISSION_DENIED", "does not have the role"): "role",
     ("PERMISSION_DENIED", "is another tenant's than 'other'"): "another tenant's",
     ("FAILED_PRECONDITION", "is another tenant's than 'speech'"): "another tenant's",
     ("PERMISSION_DENIED", "is for jobs 'night-*'"): "certificate's jobs",

@@ -151,8 +151,8 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await context.refuse(
                 "role",
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate of {caller} has not the role {' or '.join(needed)}, as this method needs: "
-                f"`wiresum ca issue {needed[0]}` makes one that has",
+                f"the certificate of {caller} does not have the role {' or '.join(needed)}, as this method needs: "
+                f"`wiresum ca issue {needed[0]}` makes one that does",
             )
         parties = caller.parties
         if (full := self._shares.full(parties)) is not None:

@@ -20,6 +20,8 @@ from wiresum.agent.world import WORLD, World
 
 def _import_grpc_without_fork_handlers() -> Any:
     """gRPC reads the variable when it starts; the variable is unset again for processes that this one starts."""
+    # Otherwise gRPC logs each attempt to connect whose handshake fails, twice a second.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     unset = "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
     if unset:
         os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

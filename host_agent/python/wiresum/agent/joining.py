@@ -21,7 +21,7 @@ from wiresum.agent.control import Control, ask_again_after_s, code_of, details, 
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.join import hosts
-from wiresum.join.credentials import CredentialsError
+from wiresum.join.credentials import CredentialsError, tls_advice
 
 log = logging.getLogger(__name__)
 
@@ -187,14 +187,9 @@ class _Waiting:
 
 def _unreached(error: Any, config: AgentConfig) -> str:
     text = f"waiting for switch at {config.switch}"
-    says_why = _is_about_tls(error, config) or code_of(error) == "RESOURCE_EXHAUSTED"
-    return f"{text}: {details(error)}" if says_why else text
-
-
-def _is_about_tls(error: Any, config: AgentConfig) -> bool:
-    """False where TCP alone has failed, whose connections gRPC has a "tcp handshaker" for."""
-    said = details(error).lower().replace("tcp handshaker", "")
-    return bool(config.tls) and any(word in said for word in ("ssl", "handshake", "certificate"))
+    if advice := tls_advice(details(error), config.tls, "WIRESUM_SWITCH"):
+        return f"{text}: {details(error)}: {advice}"
+    return f"{text}: {details(error)}" if code_of(error) == "RESOURCE_EXHAUSTED" else text
 
 
 def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str, after_s: float) -> JoinError:
@@ -217,11 +212,8 @@ def _join_error(error: Any, control: Control, config: AgentConfig, job_name: str
 
 
 def _advice(error: Any, config: AgentConfig) -> str:
-    if _is_about_tls(error, config):
-        return (
-            f"its certificate must be of the authority in {config.tls}/ca.crt and be made for the name by which "
-            f"WIRESUM_SWITCH calls it, and it must know the authority of {config.tls}/tls.crt"
-        )
+    if advice := tls_advice(details(error), config.tls, "WIRESUM_SWITCH"):
+        return advice
     start = "start one there with `wiresum switch`, or set WIRESUM_SWITCH to the host:port of one that runs"
     nobody_took_it = any(words in details(error).lower() for words in ("to remote host", "tcp handshaker"))
     if config.tls or nobody_took_it:
