@@ -235,9 +235,8 @@ class AgentConfig:
     )
     precision: str = _setting(
         "auto",
-        "how sums of floats are rounded. `exact`: once, at the end; `block`: to `WIRESUM_BITS` below the largest "
-        "element of a packet; `auto`: exact up to 4,096 elements, in blocks beyond; `adaptive`: the same, but exact "
-        "where a packet's numbers lie too far apart: [numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
+        "how sums of floats are rounded: `exact`, `block`, `auto` or `adaptive`: "
+        "[numerics.md](numerics.md#exact-or-in-blocks-wiresum_precision)",
         parse=str.lower,
         problem=_one_of(*PRECISIONS),
         agreed=True,
@@ -250,9 +249,8 @@ class AgentConfig:
     )
     check_word: str = _setting(
         AUTO,
-        "1: the last word of each packet shows whether its sum has changed on the way or in the switch. A wrong one is "
-        "asked for again, and ends the job if it comes again. 0: none does. `auto`: where a switch does not verify "
-        "checksums: [numerics.md](numerics.md#sums-that-are-checked)",
+        "1: the last word of each packet shows whether its sum has changed on the way or in the switch. 0: none does. "
+        "`auto`: where a switch does not verify checksums: [numerics.md](numerics.md#sums-that-are-checked)",
         parse=str.lower,
         problem=_one_of(AUTO, "1", "0"),
         agreed=True,
