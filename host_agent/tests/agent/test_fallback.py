@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import pytest
 
-from wiresum.agent import fallback
+from wiresum.agent import child_switch, fallback
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.fallback import Fallback, Home
 from wiresum.agent.world import WORLD
@@ -135,7 +135,7 @@ def test_nobody_else_can_listen_at_its_port_before_it_while_it_serves_and_after_
 
 
 def test_a_port_cannot_be_taken_in_the_moment_its_switch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fallback.hold_port(HOST) as held:
+    with child_switch.hold_port(HOST) as held:
         endpoint = "{}:{}".format(*held.getsockname())
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.listen()
@@ -146,7 +146,7 @@ def test_a_port_cannot_be_taken_in_the_moment_its_switch_ends(monkeypatch: pytes
             taken.append(tries_to_listen(endpoint, socket.SO_REUSEADDR))
 
         monkeypatch.setattr(socket.socket, "shutdown", attacked)
-        fallback._end_listening(held)
+        child_switch.end_listening(held)
     assert taken == [False]
 
 

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from wiresum import join as messages
+from wiresum.agent.child_switch import STOP_S_MAX
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import WiresumError
-from wiresum.agent.fallback import STOP_S_MAX, Fallback, Home, _registry
+from wiresum.agent.fallback import Fallback, Home, _registry
 from wiresum.agent.membership import Membership
 from wiresum.agent.orders import Abort
 from wiresum.agent.statistics import TrafficStats

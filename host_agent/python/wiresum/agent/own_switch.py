@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 
-from wiresum.agent import fallback
+from wiresum.agent import child_switch
 from wiresum.agent.errors import SwitchUnreachableError
 from wiresum.agent.polling import sleep_until
 from wiresum.agent.world import WORLD
@@ -44,14 +44,14 @@ def endpoint() -> str:
 
 def _start() -> str:
     try:
-        held = fallback.hold_port(HOST)
+        held = child_switch.hold_port(HOST)
         at = "{}:{}".format(*held.getsockname())
-        child = fallback.start_switch(
+        child = child_switch.start_switch(
             ["--control", at, "--port", "0", "--threads", "1", "--lanes", str(LANES)], held, pack(None)
         )
     except OSError as error:
         raise SwitchUnreachableError(f"WIRESUM_SWITCH=local: no switch can be started here: {error}") from error
-    sleep_until(lambda: child.is_ready or not child.runs, time.monotonic() + fallback.START_S_MAX)
+    sleep_until(lambda: child.is_ready or not child.runs, time.monotonic() + child_switch.START_S_MAX)
     held.close()  # the child listens there now
     if not child.is_ready:
         said = child.said()
