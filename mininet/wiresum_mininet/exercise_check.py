@@ -41,10 +41,16 @@ class CheckError(Exception):
     """The check cannot run; the text says why, and what to do."""
 
 
+def compiler_missing() -> str:
+    """Why the program cannot be compiled here; empty if it can."""
+    found = shutil.which(compile_program.COMPILER)
+    return "" if found else f"{compile_program.COMPILER} is not on PATH: {compile_program.INSTALL}"
+
+
 def program_with(verdict: Path) -> Pipeline:
     """The switch program with another verdict table, compiled. Raises `CheckError`."""
-    if shutil.which("p4c-bm2-ss") is None:
-        raise CheckError(f"p4c-bm2-ss is not on PATH: {compile_program.INSTALL}")
+    if missing := compiler_missing():
+        raise CheckError(missing)
     with tempfile.TemporaryDirectory(prefix="wiresum-exercise-") as folder:
         sources, scratch = Path(folder, "sources"), Path(folder, "compiled")
         for part in ("common", "v1model"):
@@ -92,8 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [scenario for scenario in scenarios if scenario.path.stem in (options.vectors or names)]
     try:
         check_prerequisites()
-        if missing := bmv2_missing():
-            raise CheckError(missing)
+        if missing := [*filter(None, (bmv2_missing(), compiler_missing()))]:
+            raise CheckError("; ".join(missing))
         program = program_with(options.verdict)
         failed = 0
         with termination_as_exit():

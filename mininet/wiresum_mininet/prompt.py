@@ -90,7 +90,7 @@ class Prompt(CLI):  # type: ignore[misc]
         The registers are those of p4src/v1model/cells.p4. Without a cell all are shown that are not zero.
         """
         if self._net.kind_of(self._net.topology.root) != BMV2:
-            error("*** A software switch has no registers: start with --switch bmv2\n")
+            error("*** Only bmv2 has registers (--switch bmv2); `c0 wiresum jobs` has what a software switch counts\n")
             return
         switch = self._net[self._net.topology.root.name]
         out, errors, _ = switch.pexec([sys.executable, str(FOLDER / "register_read.py"), *shlex.split(line)])
