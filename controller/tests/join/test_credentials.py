@@ -94,8 +94,8 @@ def test_a_directory_is_loaded_with_the_names_in_its_certificate(issue: Issue) -
     assert "PRIVATE KEY" not in repr(loaded)
 
 
-def test_a_missing_directory_is_an_error_that_names_the_command_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match=r"nowhere is no directory: `wiresum ca init`"):
+def test_a_missing_directory_is_an_error_that_says_what_to_copy(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match=r"nowhere is no directory: copy this host's"):
         load(tmp_path / "nowhere")
 
 

@@ -82,13 +82,17 @@ class Credentials:
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
+COPY_IT = "copy this host's from the machine where `wiresum ca` made it, for a worker pki/worker of `wiresum ca init`"
+"""A second authority, which is as easily made, would not help."""
+
+
 def load(directory: str | Path, *, serving: bool = False) -> Credentials:
     """Reads a TLS directory and checks it, for a server (`serving`) or a client. Raises `CredentialsError`. Warns if
     the certificate expires soon.
     """
     directory = Path(directory).expanduser()
     if not directory.is_dir():
-        raise CredentialsError(f"{directory} is no directory: `wiresum ca init` makes TLS directories")
+        raise CredentialsError(f"{directory} is no directory: {COPY_IT}")
     for _ in range(
         0 if serving else RENEWALS_MAX
     ):  # a server keeps its certificate, and reads again for the next connection
@@ -243,7 +247,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise CredentialsError(
             f"cannot read {path}: {error.strerror}. A TLS directory holds {AUTHORITY_FILE}, {CERTIFICATE_FILE} and "
-            f"{KEY_FILE}; `wiresum ca` makes one"
+            f"{KEY_FILE}: {COPY_IT}"
         ) from None
     if b"-----BEGIN " not in content:
         raise CredentialsError(f"{path} is not in PEM: `wiresum ca issue` makes such files")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wiresum.agent.absence import CUT_OFF_S, FALLBACK_S, Absence
+from wiresum.agent.absence import CUT_OFF_S, FALLBACK_S, STANDSTILL_SAID_AFTER_S, Absence, Standstill
 from wiresum.agent.errors import WiresumError
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join import JoinReply
@@ -152,3 +152,30 @@ def test_the_error_names_the_missing_link_route_or_address(namespace: str) -> No
         "the address 198.51.100.1 is not this host's any more",
         "",
     ]
+
+
+def test_a_worker_that_sends_and_hears_nothing_says_so_once_and_when_sums_come_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    traffic = NO_TRAFFIC
+    standstill = Standstill("the switch at x", lambda: traffic, 0.0)
+    now = 0.0
+
+    def wait(seconds: float, *, sent: int, received: int) -> list[str]:
+        nonlocal now, traffic
+        caplog.clear()
+        for _ in range(round(2 * seconds)):
+            now += 0.5
+            traffic = TrafficStats(
+                packets_sent=traffic.packets_sent + sent, bytes_received=traffic.bytes_received + received
+            )
+            standstill.look(now)
+        return caplog.messages
+
+    assert wait(1000, sent=0, received=0) == [], "it computes, and asks for nothing"
+    assert wait(STANDSTILL_SAID_AFTER_S - 1, sent=1, received=0) == []
+    (said,) = wait(1000, sent=1, received=0)
+    assert "for 30 s nothing has come from the switch at x, though this worker sends" in said
+    assert wait(1, sent=1, received=1) == ["something comes from the switch at x again"]
+    assert wait(1000, sent=1, received=1) == []
+    assert len(wait(STANDSTILL_SAID_AFTER_S + 1, sent=1, received=0)) == 1

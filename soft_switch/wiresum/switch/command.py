@@ -203,7 +203,7 @@ def _start_switch(**settings: Any) -> SoftwareSwitch:
     except OSError as error:
         hints = {
             errno.EADDRINUSE: "Is another switch running there? Stop it, or choose another --port.",
-            errno.EADDRNOTAVAIL: "This machine has no such address: choose another --bind.",
+            errno.EADDRNOTAVAIL: "This machine has no such address: choose another --control (--p4runtime), or --bind.",
         }
         hint = hints.get(error.errno or 0, "")
         raise click.ClickException(f"{error.strerror or error}. {hint}".rstrip()) from error

@@ -152,7 +152,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 "role",
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the certificate of {caller} does not have the role {' or '.join(needed)}, as this method needs: "
-                f"`wiresum ca issue {needed[0]}` makes one that does",
+                f"take pki/{needed[0]} of `wiresum ca init`, or one of `wiresum ca issue {needed[0]}`",
             )
         parties = caller.parties
         if (full := self._shares.full(parties)) is not None:

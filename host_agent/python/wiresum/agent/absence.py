@@ -24,6 +24,7 @@ from wiresum.join import STANDS_BY, JoinReply
 log = logging.getLogger(__name__)
 
 ABSENCE_SAID_AFTER_S = 2.0
+STANDSTILL_SAID_AFTER_S = 30.0
 CUT_OFF_S = 120.0
 FALLBACK_S = 5.0  # R7.24
 """The bound is longer than a controller takes to start. A switch is silent too while another worker does not send."""
@@ -54,6 +55,33 @@ class Silence:
             self.unanswered += traffic.packets_sent - self._traffic.packets_sent
         self._traffic = traffic
         return now - self._since
+
+
+class Standstill:
+    """Warns once while nothing comes from the switch though this worker sends, and says once that sums come again.
+
+    No rule ends a job for that: another worker may just be late. Used by one thread."""
+
+    def __init__(self, where: str, traffic: Callable[[], TrafficStats], now: float) -> None:
+        self._where = where
+        self._silence = Silence(traffic, now)
+        self._since = now
+        self._said = False
+
+    def look(self, now: float) -> None:
+        self._silence.seconds(now)
+        if not self._silence.unanswered:  # sums come, or none is asked for
+            if self._said:
+                log.warning("something comes from %s again", self._where)
+            self._since, self._said = now, False
+        elif now >= self._since + STANDSTILL_SAID_AFTER_S and not self._said:
+            self._said = True
+            log.warning(
+                "for %.0f s nothing has come from %s, though this worker sends: another worker is late, or packets do "
+                "not pass. `wiresum doctor --check path` tries the way from this host; with an operator's certificate "
+                "`wiresum doctor --check job` says for whom the job waits",
+                now - self._since, self._where,
+            )  # fmt: skip
 
 
 def await_last_results(traffic: Callable[[], TrafficStats], pause: Callable[[float], bool]) -> None:

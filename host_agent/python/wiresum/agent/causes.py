@@ -131,7 +131,9 @@ class Causes:
         """Returns the reason, and the part of it that is about translated addresses."""
         for aggregator, state in parts:
             if state.transport_error:
-                return f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}", ""
+                refused = f"{_data_ports(aggregator)} cannot be used: {os.strerror(state.transport_error)}"
+                by_us = ". A firewall of this host drops what it sends (`nft list ruleset`)"
+                return refused + (by_us if state.transport_error == errno.EPERM else ""), ""
         for aggregator, state in parts:
             if state.results == 0:
                 return _why_nothing_comes(aggregator)
@@ -173,4 +175,5 @@ def _doubt_about_multicast(aggregator: Aggregator) -> str:
 def _data_ports(aggregator: Aggregator) -> str:
     grant = aggregator.membership.grant
     first = grant.switch_endpoint.port
-    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}..{first + grant.threads - 1})"
+    to_last = f"..{first + grant.threads - 1}" if grant.threads > 1 else ""
+    return f"the switch's data ports (UDP {grant.switch_endpoint.address}:{first}{to_last})"

@@ -29,7 +29,7 @@ from typing import Any
 
 from wiresum import join as messages
 from wiresum.agent import lifetime
-from wiresum.agent.absence import await_last_results
+from wiresum.agent.absence import Standstill, await_last_results
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.control import RETRY_PAUSE_S, Control, ask_again_after_s, code_of, details, grpc, is_from_service
 from wiresum.agent.diagnosis import error_of, error_of_forgotten
@@ -203,6 +203,7 @@ class Membership:
             if self._player is not None:
                 return
             self._on_ended, self._progress = on_ended, progress
+            self._standstill = Standstill(self.where, traffic, self._awake.now())
             self._awake.watch()
             self._put(Event.BEGIN, Worker(traffic, halt, move, self._why_cut_off, self._with_address))
             self._thread = self._clock.start(self._play, "wiresum-membership")
@@ -458,6 +459,7 @@ class Membership:
                 sums_wrong=min(traffic.sums_wrong, _COUNT_MAX),
             )
             self._group_watch.look(self._life.worker.traffic)
+            self._standstill.look(self._awake.now())
 
     def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
         """Returns the next heartbeat that is due; None: the stream is over. An earlier end would tell the service that
