@@ -43,8 +43,9 @@ from wiresum.compress.sparse import (
 from wiresum.compress.turn import Turn
 
 if TYPE_CHECKING:
-    from wiresum.compress.ddp_hook import Attachment, Report, attach, compression_hook
+    from wiresum.compress.ddp_hook import Attachment, attach, compression_hook
     from wiresum.compress.groups import GroupAggregator, SwitchAggregator, aggregator_of
+    from wiresum.compress.training import Report
 
 __all__ = [
     "DIANA",
@@ -102,8 +103,9 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
-    **dict.fromkeys(("Attachment", "Report", "attach", "compression_hook"), "wiresum.compress.ddp_hook"),
+    **dict.fromkeys(("Attachment", "attach", "compression_hook"), "wiresum.compress.ddp_hook"),
     **dict.fromkeys(("GroupAggregator", "SwitchAggregator", "aggregator_of"), "wiresum.compress.groups"),
+    "Report": "wiresum.compress.training",
 }
 
 

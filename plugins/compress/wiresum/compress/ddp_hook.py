@@ -26,7 +26,6 @@ import fnmatch
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -55,42 +54,17 @@ from wiresum.compress.host_copy import Call, HostCopy, Streams
 from wiresum.compress.memory import memory_of
 from wiresum.compress.native import DefaultFloats
 from wiresum.compress.segment import Piece, Segment
+from wiresum.compress.training import (
+    Report,
+    arrays_of,
+    require_one_momentum,
+    require_trainable,
+    tensors_of,
+    values_of,
+)
 
 Granularity = Literal["layer", "bucket", "model"]
 Bucket = Any  # dist.GradBucket, which PyTorch's stubs do not export
-
-MEGABYTE = 1e6
-UNTRAINABLE: dict[type[Optimizer], str] = {
-    torch.optim.LBFGS: "it computes curvature from small differences of successive gradients, which compression "
-    "changes, and each worker's own loss decides how many iterations it makes",
-    torch.optim.Rprop: "it uses only the sign of each value, which rounding changes if the value is small",
-}
-"""Optimizers that `attach` refuses, with the reason."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """This worker's traffic so far, without headers."""
-
-    steps: int
-    sent_bytes: float
-    received_bytes: float
-    dense_bytes: float
-    """Bytes that uncompressed all-reduces would have sent."""
-    clamped: int = 0
-    """How many integers were clamped to their bits."""
-
-    @property
-    def ratio(self) -> float:
-        """`dense_bytes` divided by `sent_bytes`; 1 before anything was sent."""
-        return self.dense_bytes / self.sent_bytes if self.sent_bytes else 1.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.steps} steps: sent {self.sent_bytes / MEGABYTE:.2f} MB instead of "
-            f"{self.dense_bytes / MEGABYTE:.2f} MB, {self.ratio:.1f} times less"
-            + (f"; {self.clamped} integers cut to their bits" if self.clamped else "")
-        )
 
 
 def attach(
@@ -181,8 +155,8 @@ class Attachment:
                 raise ValueError(f"the granularity is layer, bucket or model, not {granularity!r}")
             _require_free(model)
             _require_every_bucket(model)
-            _require_trainable(optimizer)
-            _require_one_momentum(method, optimizer)
+            require_trainable(optimizer)
+            require_one_momentum(method, optimizer)
             if scaler is not None:
                 _require_following_scale(method)
             self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
@@ -249,8 +223,7 @@ class Attachment:
             "scale": self._scale,
             **self._belonging(),
         }
-        converted: dict[str, Any] = _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
-        return converted
+        return tensors_of(state)
 
     def load_state_dict(self, state: Mapping[str, Any], *, world_size_changed: bool = False) -> None:
         """Restores a checkpoint: training continues bit for bit.
@@ -261,7 +234,7 @@ class Attachment:
         `world_size_changed=True` is for another number of workers. Then a worker may load the state of any worker of
         the former group, each at most once, or no state; and all workers call `synchronize()` before the next step.
         """
-        arrays = _converted(state, torch.Tensor, lambda tensor: tensor.detach().cpu().numpy().copy())
+        arrays = arrays_of(state)
         if isinstance(arrays, Mapping):
             require_version(arrays.get("engine"))
         require_entries(arrays, ("engine", "steps", "scale", *self._belonging()), "the state")
@@ -427,7 +400,7 @@ class Attachment:
         parameters = {}
         if self.engine.method.uses_parameters:
             for segment in segments:
-                values = [_values_of(self._parameters[piece.name]) for piece in segment.pieces]
+                values = [values_of(self._parameters[piece.name]) for piece in segment.pieces]
                 parameters[segment.name] = joined(values)
         estimates = self.engine.estimates(segments, [gradients], parameters, unused=unused)
         for estimate, gradient in zip(estimates, gradients, strict=True):
@@ -461,22 +434,6 @@ def _require_every_bucket(model: DistributedDataParallel) -> None:
         raise ValueError(
             "DDP with skip_all_reduce_unused_params=True does not hand all buckets to a communication hook, so "
             "compression cannot tell where a step ends: use find_unused_parameters=True alone"
-        )
-
-
-def _require_trainable(optimizer: Optimizer) -> None:
-    for kind, reason in UNTRAINABLE.items():
-        if isinstance(optimizer, kind):
-            raise ValueError(f"{type(optimizer).__name__} does not train with compressed gradients: {reason}")
-
-
-def _require_one_momentum(method: Compressor, optimizer: Optimizer) -> None:
-    momenta = [group.get("momentum") or group.get("betas", (0,))[0] for group in optimizer.param_groups]
-    memory = memory_of(method.memory)
-    if memory.has_momentum and any(momenta):
-        raise ValueError(
-            f"both the memory ({type(memory).__name__}) and {type(optimizer).__name__} have momentum "
-            f'({max(momenta)}): create an optimizer without, or use memory="error-feedback"'
         )
 
 
@@ -550,7 +507,7 @@ class _Held:
         self._copy: HostCopy = call.to_host(buffer)
 
     def await_values(self) -> None:
-        self._values = _values_of(self._copy.values())
+        self._values = values_of(self._copy.values())
         ends = np.cumsum([piece.size for piece in self.pieces])
         parts = np.split(self._values, ends[:-1])
         self.parts = {piece.name: part for piece, part in zip(self.pieces, parts, strict=True)}
@@ -588,23 +545,3 @@ def _compressed_of(pieces: Mapping[str, Piece], leave_out: Sequence[str], elemen
         for name, piece in pieces.items()
         if piece.size >= elements_min and not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
     ]
-
-
-def _values_of(tensor: torch.Tensor) -> Vector:
-    """The flattened values of a tensor on the host, without a copy if possible; float16 and bfloat16 become float32."""
-    require_memory(tensor)  # NumPy would make memory of its own, with anything in it
-    host = tensor.detach().cpu()
-    wide = host if host.dtype in (torch.float32, torch.float64) else host.float()
-    values: Vector = wide.reshape(-1).numpy()
-    return values
-
-
-def _converted(value: Any, kind: type, convert: Any) -> Any:
-    """A copy of a nested state with all values of type `kind` converted."""
-    if isinstance(value, kind):
-        return convert(value)
-    if isinstance(value, Mapping):
-        return {name: _converted(part, kind, convert) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_converted(part, kind, convert) for part in value]
-    return value
