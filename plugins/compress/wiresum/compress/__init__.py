@@ -45,6 +45,7 @@ from wiresum.compress.turn import Turn
 if TYPE_CHECKING:
     from wiresum.compress.ddp_hook import Attachment, attach, compression_hook
     from wiresum.compress.groups import GroupAggregator, SwitchAggregator, aggregator_of
+    from wiresum.compress.outer import OuterSteps
     from wiresum.compress.training import Report
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "Natural",
     "NoMemory",
     "Outcome",
+    "OuterSteps",
     "OwnScale",
     "Piece",
     "PowerSGD",
@@ -105,6 +107,7 @@ __all__ = [
 _NEED_TORCH = {
     **dict.fromkeys(("Attachment", "attach", "compression_hook"), "wiresum.compress.ddp_hook"),
     **dict.fromkeys(("GroupAggregator", "SwitchAggregator", "aggregator_of"), "wiresum.compress.groups"),
+    "OuterSteps": "wiresum.compress.outer",
     "Report": "wiresum.compress.training",
 }
 
