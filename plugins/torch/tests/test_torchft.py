@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import importlib
 import importlib.util
 import re
@@ -26,6 +27,8 @@ from wiresum_lab.ranks.replicas import Replicas
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "torchft_ddp.py"
+EVERY = 4
+"""Steps between two sums of torchft's LocalSGD and DiLoCo."""
 HEARTBEAT = ("--heartbeat_timeout_ms", "1500")
 """A time-out with which the lighthouse does not need 5 s to give a worker up."""
 
@@ -126,6 +129,83 @@ def is_configured_twice(rank: int, size: int, port: int) -> None:
 def test_each_configuration_is_a_job_with_the_groups_options(make_cluster: Callable[..., Cluster]) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     make_cluster(2, grouped=False).run(is_configured_twice, store.port)
+
+
+def trains_apart(rank: int, size: int, lighthouse: str, port: int, kind: str) -> bytes:
+    """Trains with torchft's LocalSGD or DiLoCo, and compares with the mean of the same trainings in this process."""
+    import torchft
+    from torchft.local_sgd import DiLoCo, LocalSGD
+
+    from wiresum.torch.torchft import ProcessGroupWiresum
+
+    def made() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(3)
+        model = torch.nn.Linear(40, 30)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def trained(model: torch.nn.Linear, optimizer: torch.optim.Optimizer, worker: int, step: int) -> None:
+        inputs = torch.randn(8, 40, generator=torch.Generator().manual_seed(100 * worker + step))
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()  # torchft's hook sums after each EVERY-th
+
+    group: Any = ProcessGroupWiresum(timedelta(seconds=PATIENCE_S))
+    model, inner = made()
+    manager = torchft.Manager(
+        pg=group,
+        load_state_dict=model.load_state_dict,
+        state_dict=model.state_dict,
+        min_replica_size=size,
+        use_async_quorum=False,
+        init_sync=False,
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=port,
+        lighthouse_addr=lighthouse,
+        replica_id=f"{rank}_",
+    )
+    rate = 0.5 if kind == "DiLoCo" else 1.0
+    if kind == "DiLoCo":
+        outer = torch.optim.SGD(model.parameters(), lr=rate)
+        context = DiLoCo(manager, [model], inner, outer, sync_every=EVERY)
+    else:
+        context = LocalSGD(manager, model, inner, sync_every=EVERY)
+    alone = [made() for _ in range(size)]
+    with context:
+        for step in range(3 * EVERY):
+            if step % EVERY == 0:
+                before = copy.deepcopy(alone[0][0].state_dict())
+            trained(model, inner, rank, step)
+            for worker, one in enumerate(alone):
+                trained(*one, worker, step)
+            if (step + 1) % EVERY == 0:
+                for name, value in before.items():
+                    mean = torch.stack([one.state_dict()[name] for one, _ in alone]).mean(0)
+                    for one, _ in alone:
+                        one.state_dict()[name].copy_(value + rate * (mean - value))
+            torch.testing.assert_close(model.state_dict(), alone[rank][0].state_dict())
+    assert manager.current_step() == 3 and manager.num_participants() == size
+    assert implementation(group.parent).network.collectives["all_reduce"] == 3 * len(before)
+    manager.shutdown(wait=False)
+    group.shutdown()
+    return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+
+
+@needs_torchft
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("kind", ["LocalSGD", "DiLoCo"])
+def test_torchfts_local_sgd_and_diloco_sum_over_the_switch(make_cluster: Callable[..., Cluster], kind: str) -> None:
+    from torchft.coordination import LighthouseServer
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=2)
+    try:
+        one, other = make_cluster(2, grouped=False).run(trains_apart, lighthouse.address(), store.port, kind)
+    finally:
+        lighthouse.shutdown()
+    assert one == other
 
 
 def test_without_torchft_the_module_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
