@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
@@ -51,6 +52,20 @@ def nesterov(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 def averaging(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return SGD(parameters, lr=1.0)
+
+
+class Halving(SGD):
+    """An optimizer that changes gradients in place, as some clip them."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, 0.7, 0.9)
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad /= 2
+        super().step(closure)
 
 
 class Worker:
@@ -227,6 +242,33 @@ def test_workers_have_the_same_bits_as_each_other_and_as_simulated_ones(
         assert {one for _, one, _ in found} == {bits(overall.values())}, "9 is a multiple of 3"
 
 
+def printed_in_the_guide() -> str:
+    guide = (Path(__file__).parents[3] / "docs" / "compress.md").read_text()
+    section = guide.partition("## Outer steps (DiLoCo)")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return str(program)
+
+
+def guide_in_worker(rank: int, size: int, program: str) -> tuple[bytes, int, float]:
+    worker = Worker(rank, network(rank))
+    data = [torch.randn(8, LAYERS[0], generator=torch.Generator().manual_seed(100 * rank + n)) for n in range(200)]
+    names: dict[str, Any] = {"net": worker.model, "optimizer": worker.optimizer, "data": data}
+    names["loss"] = lambda net, batch: net(batch).square().sum()
+    exec(program, names)
+    report = names["outer"].report()
+    return bits(worker.model.parameters()), report.steps, report.sent_bytes
+
+
+def test_the_guides_program_trains_and_sends_a_400th(switched: Cluster) -> None:
+    """In 200 steps there are two outer ones; the start is one more sum, of 32 bits."""
+    found = switched.run(guide_in_worker, printed_in_the_guide())
+    size = sum(parameter.numel() for parameter in network().parameters())
+    assert len({parameters for parameters, _, _ in found}) == 1
+    for _, steps, sent_bytes in found:
+        assert steps == 200
+        assert 0 <= sent_bytes - 4 * size - 200 * 4 * size / 400 <= 2 * 100, "and maxima, and flags"
+
+
 def test_the_report_counts_what_travels() -> None:
     outer = Simulated(wc.IntSGD(8), every=5, fragments=2).outer
     size = sum(parameter.numel() for parameter in outer.parameters.values())
@@ -318,7 +360,7 @@ def test_a_checkpoint_continues_bit_for_bit_also_with_a_sum_in_flight(name: str)
 
 
 def test_a_state_in_hand_does_not_change_as_training_goes_on() -> None:
-    simulated = Simulated(METHODS["8 bits"], every=4, delay=3)
+    simulated = Simulated(METHODS["8 bits"], every=4, delay=3, outer_optimizer=Halving)
     simulated.run(9)
     state = simulated.outer.state_dict()
     kept = copy.deepcopy(state)
