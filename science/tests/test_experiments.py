@@ -56,6 +56,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "bidirectional": ({"steps": 300}, 8),
     "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 16),
     "block-density": ({"draws": 3}, 11),
+    "outer-steps": ({"workers": 2, "steps": 60, "seeds": 1, "layers": 1, "width": 32, "within": 0.15}, 13),
 }
 """The arguments, and the number of claims."""
 

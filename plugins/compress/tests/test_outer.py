@@ -28,6 +28,8 @@ from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.on_device import prepare
 
+from .methods import METHODS as EVERY_METHOD
+
 FOUR_BITS = wc.Quantiser(7, bits=8, memory="error-feedback")
 """15 values, which is 4 bits each, and 8 bits on the wire, in which the sum over 18 workers has room."""
 METHODS = {
@@ -38,6 +40,7 @@ METHODS = {
     "largest values": wc.TopK(0.2),
     "ratio": wc.BlockTopKRatio(0.5, block=4),  # it uses parameters
 }
+"""Those that tests compare bit by bit; EVERY_METHOD has the others."""
 LAYERS = (9, 12, 7, 3)
 
 
@@ -75,12 +78,16 @@ class Worker:
         self.number, self.model = number, model
         self.optimizer = AdamW(model.parameters(), lr=0.02)
 
-    def train(self, step: int) -> None:
-        generator = torch.Generator().manual_seed(1000 * self.number + step)
+    def loss(self, step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(10_000 * self.number + step)
         dtype = next(self.model.parameters()).dtype
         inputs = torch.randn(8, LAYERS[0], generator=generator).to(dtype)
+        loss: torch.Tensor = (self.model(inputs) - inputs[:, : LAYERS[-1]].sin()).square().sum()
+        return loss
+
+    def train(self, step: int) -> None:
         self.optimizer.zero_grad()
-        (self.model(inputs) - inputs[:, : LAYERS[-1]].sin()).square().sum().backward()
+        self.loss(step).backward()
         self.optimizer.step()
 
 
@@ -202,6 +209,17 @@ def test_outer_steps_of_rate_1_after_each_step_are_averages_of_parameters() -> N
         for model in models:
             for parameter, mean in zip(model.parameters(), means, strict=True):
                 torch.testing.assert_close(parameter.detach(), mean.detach(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", EVERY_METHOD)
+def test_every_method_makes_outer_steps_towards_less_loss(name: str) -> None:
+    """The mean of SignMajority has values of 1 and -1, and needs a rate of its own."""
+    rate = 0.01 if name == "sign majority" else 1.0
+    simulated = Simulated(EVERY_METHOD[name], every=2, outer_optimizer=lambda parameters: SGD(parameters, lr=rate))
+    first, *_ = simulated.workers
+    before = first.loss(1000)
+    simulated.run(30)
+    assert first.loss(1000) < before
 
 
 def test_layers_are_dealt_so_that_fragments_are_about_as_large() -> None:

@@ -35,9 +35,10 @@ EXPERIMENTS = (
     "bidirectional",
     "vr-diana-variants",
     "block-density",
+    "outer-steps",
 )
 """Names of the experiments. Each is a module of this package with a function `run`."""
-LONG = ("compressed-training", "adaptive-optimizers", "momentum-correction", "block-sparsifiers")
+LONG = ("compressed-training", "adaptive-optimizers", "outer-steps", "momentum-correction", "block-sparsifiers")
 """Long experiments, which begin first, so that none runs alone at the end."""
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation. On a star of namespaces (`star.py`) every worker is one process that trains small models with
 DistributedDataParallel (`rank.py`), in one way after another: fp32 over Gloo; fp32, 16 and 8 bits through the switch;
-PyTorch's own hooks over Gloo; and each method of the guide through the switch.
+outer steps in 32 and 8 bits; PyTorch's own hooks over Gloo; and each method of the guide through the switch.
 
 *The target* is the loss that fp32 over Gloo has after `--steps` steps, plus 2%, for each model and seed. The loss is
 that of fixed batches, drawn as the training's are, after every few steps.
@@ -45,8 +45,8 @@ def measure(options: argparse.Namespace) -> list[Case]:
         start_on_star("time-to-loss", star, options.logs, "wiresum_lab.benchmarks.compress.rank") as ranks,
     ):
         for rate, model in product(options.rates, options.models):
-            star.reshape(Link(rate))
-            alike = {"model": model, "link_mbit": rate, "workers": options.workers}
+            star.reshape(Link(rate, delay_us=round(1000 * options.delay_ms)))
+            alike = {"model": model, "link_mbit": rate, "delay_ms": options.delay_ms, "workers": options.workers}
             ways = [way for way in options.ways if not is_refused(model, way)]
             cases = [Case({"way": way} | alike) for way in ways]
             measured += cases
@@ -117,6 +117,7 @@ def markdown(records: Sequence[Record]) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = program.Options("time-to-loss", __doc__, workers=4, link_mbit=None)
     parser.add("--rates", [100.0, 1000.0], "rates of every link, in Mbit/s")
+    parser.add("--delay-ms", 0.0, "delay of every link, each way (needs the kernel's netem)")
     parser.add("--models", list(MODELS), "models to train", choices=MODELS)
     parser.add("--seeds", [1, 2, 3], "seeds of parameters, batches and methods")
     parser.add("--ways", list(TITLES), "ways to train, beside fp32 over Gloo", choices=TITLES, metavar="WAY")

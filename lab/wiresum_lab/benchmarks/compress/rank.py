@@ -5,7 +5,7 @@
     loss                    gives the mean loss of the batches that this rank evaluates
 
 A training is a function of its model, way and seed. All ways of a model start from the same parameters, see the same
-batches, and have the same learning rates.
+batches, and have the same learning rates. Between outer steps ranks differ, and each gives its own loss.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from wiresum_lab.ranks import rank
 from wiresum_lab.ranks.rank import main
 from wiresum_lab.ranks.ranks import GLOO
 
+OUTER_STEPS = {"outer-steps": wc.IntSGD(32), "outer-steps-8": wc.IntSGD(8)}
+"""Ways without DistributedDataParallel, with outer steps after each OUTER_EVERY steps, and their compressors."""
+OUTER_EVERY = 20
 EVALUATED = 4
 """Batches that each rank evaluates, the same ones at each time and for each seed."""
 WARM_UP_STEPS = 10
@@ -64,6 +67,7 @@ TITLES = {
     WIRESUM: "fp32, wiresum",
     DENSE_16: "16-bit sums",
     DENSE_8: "8-bit sums",
+    **{way: f"an outer step after each {OUTER_EVERY}, {method.bits} bits" for way, method in OUTER_STEPS.items()},
     FP16_HOOK: "PyTorch's fp16 hook, Gloo",
     POWERSGD_HOOK: f"PyTorch's PowerSGD hook, rank {RANK}, Gloo",
     **{_name(text): f"`{text}`" for text in EXPRESSIONS if text != FP32},
@@ -80,6 +84,11 @@ def sgd(parameters: Iterable[torch.nn.Parameter], way: str) -> Optimizer:
     """The norm of SignMajority's result does not depend on the gradient's: it has a rate of its own."""
     signs = isinstance(METHODS.get(way), wc.SignMajority)
     return SGD(parameters, 0.1 * (SIGNS_RATE / RATES["SGD"] if signs else 1), 0.0 if has_momentum(way) else 0.9)
+
+
+def nesterov(parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
+    """The outer optimizer, with less momentum than DiLoCo's 0.9, which is for more outer steps than there are here."""
+    return SGD(parameters, lr=0.7, momentum=0.6, nesterov=True)
 
 
 GPT, CNN, CLICKS = "gpt", "cnn", "clicks"
@@ -112,6 +121,7 @@ class Rank(rank.Rank):
             task_of(True)
         super().__init__(device, **DENSE)
         self._attachment: wc.Attachment | None = None
+        self._outer: wc.OuterSteps | None = None
 
     def begin(self, model: str, way: str, seed: int) -> None:
         if self._attachment is not None:
@@ -122,7 +132,9 @@ class Rank(rank.Rank):
         group = self.groups[GLOO] if way in HOOKS else self.groups.get(way, dist.group.WORLD)
         # With several buckets PowerSGD's hook hangs over Gloo: it sums in callbacks, in another order at each rank.
         bucket_mb = 25 if way == POWERSGD_HOOK else None
-        self._model = DistributedDataParallel(self._task.model, process_group=group, bucket_cap_mb=bucket_mb)
+        self._model: torch.nn.Module = self._task.model
+        if way not in OUTER_STEPS:
+            self._model = DistributedDataParallel(self._model, process_group=group, bucket_cap_mb=bucket_mb)
         self._optimizer = optimizer_of(self._model.parameters(), way)
         self._schedule = torch.optim.lr_scheduler.LambdaLR(
             self._optimizer, lambda step: min(1, (step + 1) / WARM_UP_STEPS)
@@ -130,18 +142,22 @@ class Rank(rank.Rank):
         self._batches = torch.Generator().manual_seed(1000 * seed + self.rank)
         fixed = torch.Generator().manual_seed(self.rank)
         self._evaluated = [self._task.draw(fixed) for _ in range(EVALUATED)]
-        self._attachment = self._compression(way, seed, group)
+        self._attachment = self._outer = None
+        if isinstance(self._model, DistributedDataParallel):
+            self._attachment = self._compression(self._model, way, seed, group)
+        else:
+            self._outer = wc.OuterSteps(self._model, nesterov, OUTER_STEPS[way], every=OUTER_EVERY, seed=seed)
 
-    def _compression(self, way: str, seed: int, group: Any) -> wc.Attachment | None:
+    def _compression(self, model: DistributedDataParallel, way: str, seed: int, group: Any) -> wc.Attachment | None:
         if way == FP16_HOOK:
-            self._model.register_comm_hook(group, fp16_compress_hook)
+            model.register_comm_hook(group, fp16_compress_hook)
         elif way == POWERSGD_HOOK:
             state = PowerSGDState(group, RANK, start_powerSGD_iter=2, random_seed=seed)  # 2 is the least
-            self._model.register_comm_hook(state, powerSGD_hook)
+            model.register_comm_hook(state, powerSGD_hook)
         elif way in METHODS:
             method = METHODS[way]
             together: Granularity = "model" if method.trait is Trait.SPARSE else "layer"
-            return wc.attach(self._model, self._optimizer, method, granularity=together, seed=seed)
+            return wc.attach(model, self._optimizer, method, granularity=together, seed=seed)
         return None
 
     def train(self, steps: int) -> dict[str, Any]:
@@ -152,6 +168,8 @@ class Rank(rank.Rank):
             self._task.criterion(self._model(inputs), targets).backward()
             self._optimizer.step()
             self._schedule.step()
+            if self._outer is not None:
+                self._outer.step()
         end_ns = time.monotonic_ns()
         sent, received = (after - earlier for after, earlier in zip(self._bytes(), before, strict=True))
         return {"start_ns": start_ns, "end_ns": end_ns, "bytes_sent": sent, "bytes_received": received}

@@ -311,7 +311,6 @@ class OuterSteps:
         if self._flight is not None:
             wait([self._flight.means])
             self._flight = None
-            self.engine.forget()
 
 
 def _require_schedule(every: int, fragments: int, delay: int, alpha: float) -> None:
