@@ -223,8 +223,9 @@ def test_every_method_makes_outer_steps_towards_less_loss(name: str) -> None:
 
 
 def test_layers_are_dealt_so_that_fragments_are_about_as_large() -> None:
-    outer = wc.OuterSteps([network()], nesterov, wc.IntSGD(16), every=2, fragments=2, group=wc.InProcess(1))
-    assert outer._fragments == [["0.0.weight", "0.0.bias"], ["1.0.weight", "1.0.bias", "2.0.weight", "2.0.bias"]]
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4), nn.Linear(4, 20))  # 6, 12 and 100 values
+    outer = wc.OuterSteps([model], nesterov, wc.IntSGD(16), every=2, fragments=2, group=wc.InProcess(1))
+    assert outer._fragments == [["2.weight", "2.bias"], ["1.weight", "1.bias", "0.weight", "0.bias"]]
 
 
 # Real workers
