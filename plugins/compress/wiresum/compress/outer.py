@@ -44,7 +44,7 @@ from wiresum.compress.checkpoint import (
 from wiresum.compress.compressor import Compressor
 from wiresum.compress.engine import Engine, require_version
 from wiresum.compress.groups import aggregator_of
-from wiresum.compress.native import DefaultFloats
+from wiresum.compress.native import WORD_BITS, DefaultFloats
 from wiresum.compress.segment import Piece, Segment
 from wiresum.compress.training import (
     Report,
@@ -56,7 +56,6 @@ from wiresum.compress.training import (
 )
 
 STATE_ENTRIES = ("steps", "parameters", "optimizer", "engine", "in_flight", "options")
-WORD_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -250,11 +249,11 @@ class OuterSteps:
 
     def _from(self, source: int, content: Bytes) -> Bytes:
         """The content of worker `source`, to which the others add zeros. All have the same length."""
-        words = np.zeros(-(-len(content) // WORD_BYTES), np.int32)
+        words = np.zeros(-(-8 * len(content) // WORD_BITS), np.int32)
         words.view(np.uint8)[: len(content)] = content
         aggregator = self.engine.aggregator
         terms = [words if worker == source else np.zeros_like(words) for worker in aggregator.local]
-        return aggregator.sum(terms, 8 * WORD_BYTES).view(np.uint8)[: len(content)]
+        return aggregator.sum(terms, WORD_BITS).view(np.uint8)[: len(content)]
 
     def _exchange(self, names: list[str]) -> Callable[[], list[Vector]]:
         """The function that sums the pseudo-gradients of now in the thread."""
