@@ -23,7 +23,7 @@ from wiresum_lab.processes import SwitchProcess, wait_until
 from wiresum_lab.ranks.cluster import Cluster
 from wiresum_lab.ranks.on_device import prepare
 
-from .test_outer import FOUR_BITS, LAYERS, METHODS, Simulated, Worker, bits, nesterov, network, same_bits
+from .test_outer import FOUR_BITS, LAYERS, METHODS, Simulated, Worker, averaging, bits, nesterov, network, same_bits
 
 
 def in_worker(rank: int, size: int, name: str, options: dict[str, Any]) -> tuple[bytes, bytes, str]:
@@ -82,9 +82,21 @@ def test_the_guides_program_trains_and_sends_a_400th(switched: Cluster) -> None:
 def differ_in_worker(rank: int, size: int) -> list[str]:
     """The errors of workers whose arguments differ, one of which refuses, and that come apart later."""
     texts = []
-    for every, dtype in ((2 + (rank == 1), torch.float32), (2, torch.float16 if rank == 1 else torch.float32)):
+    other = rank == 1
+    buffered = network()
+    if other:
+        buffered.register_buffer("counts", torch.zeros(3))
+    cases: list[dict[str, Any]] = [
+        {"every": 3 if other else 2},
+        {"model": network(dtype=torch.float16 if other else torch.float32)},
+        {"seed": int(other)},
+        {"optimizer_of": averaging if other else nesterov},
+        {"model": buffered},
+    ]
+    for case in cases:
+        given = {"model": network(), "optimizer_of": nesterov, "method": wc.IntSGD(8), "every": 2, **case}
         with pytest.raises(ValueError, match="OuterSteps") as error:
-            wc.OuterSteps(network(dtype=dtype), nesterov, wc.IntSGD(8), every=every)
+            wc.OuterSteps(**given)
         texts.append(str(error.value))
     changes: list[Callable[[wc.OuterSteps, nn.Module], object]] = [
         lambda outer, model: setattr(outer, "steps", outer.steps + 2),
@@ -108,7 +120,8 @@ def differ_in_worker(rank: int, size: int) -> list[str]:
 def test_workers_that_differ_all_raise_the_same_error(trio: Cluster) -> None:
     first, *others = trio.run(differ_in_worker)
     assert others == [first] * 2
-    wanted = ["every (ranks 0, 2 have 2; rank 1 has 3)", "[12, 9] of float16"]
+    wanted = ["every (ranks 0, 2 have 2; rank 1 has 3)", "[12, 9] of float16", "seed (ranks 0, 2 have 0; rank 1 has 1)"]
+    wanted += ["settings (", "tensor.6 (ranks 0, 2 have nothing; rank 1 has 'counts: [3] of float32')"]
     wanted += ["steps (", "parameters of the last outer step (", "parameter.0.0.weight (ranks 0, 2 have"]
     for text, part in zip(first, wanted, strict=True):
         assert part in text, text
