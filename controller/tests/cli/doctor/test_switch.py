@@ -6,7 +6,7 @@ import pytest
 from wiresum import join
 from wiresum.cli.doctor import switch
 from wiresum.cli.doctor.finding import Finding, Level
-from wiresum.cli.service import Service
+from wiresum.cli.service import Service, ServiceError
 from wiresum_lab.doubles.operator_service import WrittenService, example_report
 
 
@@ -123,6 +123,9 @@ def test_what_the_certificate_may_not_see_is_a_note(service: WrittenService) -> 
     assert findings(service.target)["report"].level is Level.NOTE
     service.refusal = (grpc.StatusCode.INTERNAL, "the state is broken")
     assert findings(service.target)["report"].level is Level.PROBLEM
+    assert "journalctl" in findings(service.target)["report"].advice
+    ours = switch._no_report(ServiceError("its key is public", code="UNAUTHENTICATED"))
+    assert (ours.what, ours.advice) == ("its key is public", ""), "no log there says anything"
 
 
 def test_a_waiting_standby_is_healthy_and_one_that_failed_to_take_over_is_not(

@@ -106,12 +106,9 @@ def _no_report(error: ServiceError) -> Finding:
             "only operators may see everything; whether this host may join, the path check says",
             "run it with the certificate of an operator (wiresum ca issue) to see more",
         )
-    return problem(
-        "report",
-        error.message,
-        "without an answer nobody joins",
-        "its own log says why (journalctl -u wiresum-switch or -u wiresum-controller)",
-    )
+    its_log = "its own log says why (journalctl -u wiresum-switch or -u wiresum-controller)"
+    is_ours = error.code == "UNAUTHENTICATED"  # the service was not asked: the text says what is wrong here
+    return problem("report", error.message, "without an answer nobody joins", "" if is_ours else its_log)
 
 
 def _audit(audit: join.AuditReport) -> Iterator[Finding]:
