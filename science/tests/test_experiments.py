@@ -53,7 +53,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "scaling-factor": ({"epochs": 1, "exponents": [-1, 2, 3, 4, 5, 6, 7, 8, 12]}, 20),
     "coordinate-sampling": ({"workers": 10, "steps": 1100}, 13),
     "cost-model": ({"epochs": 2}, 27),
-    "bidirectional": ({"steps": 300}, 8),
+    "bidirectional": ({"steps": 300}, 16),
     "vr-diana-variants": ({"workers": 5, "steps": 1200, "every": 40}, 16),
     "block-density": ({"draws": 3}, 11),
     "outer-steps": ({"workers": 2, "steps": 60, "seeds": 1, "layers": 1, "width": 32, "within": 0.15}, 13),
