@@ -74,7 +74,7 @@ class Descent:
     @property
     def counts(self) -> Vector:
         """The number of steps so far, (steps,)."""
-        return np.arange(1, len(self.squares) + 1)
+        return np.arange(1.0, len(self.squares) + 1)
 
     def mean(self, name: str) -> Curve:
         return _curve(name, np.cumsum(self.squares) / self.counts)

@@ -110,6 +110,35 @@ def gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tu
     return float(loss.detach()), [_gradient_of(parameter).reshape(-1).copy() for parameter in model.parameters()]
 
 
+def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[tuple[float, list[Vector]]]:
+    """The results of `gradient` for each worker, of images (workers, batch, pixels) and labels (workers, batch).
+
+    In a network of linear layers with ReLUs between them, all workers' images go through each layer at once. That
+    takes a quarter of the time, and the products of matrices are autograd's, so that the bits are the same too.
+    """
+    modules = list(model.children())
+    layers = [module for module in modules[::2] if isinstance(module, nn.Linear)]
+    if 2 * len(layers) != len(modules) + 1 or not all(isinstance(module, nn.ReLU) for module in modules[1::2]):
+        return [gradient(model, *one) for one in zip(images, labels, strict=True)]
+    with torch.no_grad():
+        inputs = [images.flatten(0, 1)]
+        for layer in layers[:-1]:
+            inputs.append(layer(inputs[-1]).relu_())
+        logits = layers[-1](inputs[-1]).reshape(*labels.shape, -1)
+    outputs = [mine.requires_grad_() for mine in logits]
+    losses = [nn.functional.cross_entropy(*one) for one in zip(outputs, labels, strict=True)]
+    back = torch.stack(torch.autograd.grad(losses, outputs))
+    found: list[torch.Tensor] = []
+    with torch.no_grad():
+        for layer, values in zip(reversed(layers), reversed(inputs), strict=True):
+            found[:0] = [back.transpose(1, 2) @ values.reshape(*labels.shape, -1), back.sum(1)]
+            if values is not inputs[0]:
+                before = (back.flatten(0, 1) @ layer.weight).masked_fill_(values <= 0, 0)
+                back = before.reshape(*labels.shape, -1)
+    of_workers = zip(*(tensor.flatten(1).numpy() for tensor in found), strict=True)
+    return [(float(loss.detach()), list(mine)) for loss, mine in zip(losses, of_workers, strict=True)]
+
+
 def gradients_of_workers(
     digits: Digits, model: nn.Module, *, seed: int, workers: int, batch: int
 ) -> list[list[Vector]]:
@@ -160,11 +189,11 @@ def train(
         order = torch.randperm(len(digits.images), generator=torch.Generator().manual_seed(1000 * seed + epoch))
         for step in range(steps):
             shares = order[step * batch * workers :][: batch * workers].reshape(workers, batch)
-            results = [gradient(model, digits.images[share], digits.labels[share]) for share in shares]
+            results = gradients(model, digits.images[shares], digits.labels[shares])
             losses.append(float(np.mean([loss for loss, _ in results])))
-            gradients = [arranged(one, granularity) for _, one in results]
+            vectors = [arranged(one, granularity) for _, one in results]
             parameters = values_of(model, segments) if method.uses_parameters else {}
-            means = engine.average(segments, gradients, parameters)
+            means = engine.average(segments, vectors, parameters)
             engine.advance()
             _set_gradient(model, np.concatenate(means))
             optimizer.step()
