@@ -43,6 +43,8 @@ def test_elements_of_blocks_end_with_the_tensor() -> None:
 def test_top_k_takes_the_largest_and_at_least_one() -> None:
     assert chosen(wc.BlockTopK(0.5, block=2), GRADIENT) == [0, 2]
     assert chosen(wc.BlockTopK(0.01, block=2), GRADIENT) == [2]
+    assert chosen(wc.BlockTopK(0.5, block=2), np.array([0.0, 5.0, 3.0, 3.0])) == [0], "not by the sum of magnitudes"
+    assert chosen(wc.BlockTopK(0.5, block=2), np.array([0.0, 5.0, 4.0, 4.0])) == [1], "nor by the largest value"
 
 
 def test_top_k_ratio_measures_by_the_parameters() -> None:
