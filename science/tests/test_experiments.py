@@ -6,7 +6,7 @@ import functools
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 import wiresum.compress
 from wiresum.experiments import __main__ as science
-from wiresum.experiments import adaptive_optimizers, catalogue, linear_rate
+from wiresum.experiments import adaptive_optimizers, catalogue, linear_rate, network
 from wiresum.experiments.experiment import Claim, Curve
 from wiresum_lab.patience import PATIENCE_S
 
@@ -120,6 +120,18 @@ def test_the_program_runs_an_experiment_at_full_size(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("holds: ") == 13
     assert (tmp_path / "science-growing-integers.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("make", [network.network, network.convolutional_network])
+def test_the_gradients_of_all_workers_are_those_of_each(make: Callable[[int], torch.nn.Module]) -> None:
+    digits, model = network.Digits.load(1), make(1)
+    shares = torch.arange(24).reshape(4, 6)
+    images, labels = digits.images[shares], digits.labels[shares]
+    for (loss, vectors), share in zip(network.gradients(model, images, labels), shares, strict=True):
+        expected_loss, expected = network.gradient(model, digits.images[share], digits.labels[share])
+        assert loss == pytest.approx(expected_loss, rel=1e-6)
+        for vector, one in zip(vectors, expected, strict=True):
+            np.testing.assert_allclose(vector, one, rtol=1e-5, atol=1e-7)
 
 
 def test_a_curve_finds_the_step_from_which_it_stays_below_a_level() -> None:
