@@ -114,7 +114,7 @@ def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> l
     """The results of `gradient` for each worker, of images (workers, batch, pixels) and labels (workers, batch).
 
     In a network of linear layers with ReLUs between them, all workers' images go through each layer at once. That
-    takes a quarter of the time, and the products of matrices are autograd's, so that the bits are the same too.
+    takes less time, and the products of matrices are those of autograd, so that the values are the same.
     """
     modules = list(model.children())
     layers = [module for module in modules[::2] if isinstance(module, nn.Linear)]
