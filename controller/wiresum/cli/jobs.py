@@ -58,10 +58,11 @@ Examples:
 def jobs(context: click.Context, service: Service, as_json: bool, ended: bool) -> None:
     """List the jobs of a switch or controller; create, end, drain.
 
-    RESULTS: packets with a sum. RESENT: results that a worker asked for again. DROPPED: packets that belong to no slot
-    of the job. A ? means that the switch does not report the number. spine+2 is a tree of three switches: spine, and
-    two below it, with as many SLOTS at each. 8/8 in 2 WORKERS: all eight have joined, and those of one host share a
-    stream. CALLER: who asked for the job first.
+    SLOTS 64+256: 256 slots, from number 64. RESULTS: packets with a sum. RESENT: results that a worker asked for
+    again. DROPPED: packets that belong to no slot of the job. A ? means that the switch does not report the number.
+    spine+2 is a tree of three switches: spine, and two below it, with as many SLOTS at each. 8/8 in 2 WORKERS: all
+    eight have joined, and those of one host share a stream. CALLER: who asked for the job first. TENANT: without
+    one in its certificate, a caller is a tenant of its own.
 
     With --ended and a worker's certificate you see the jobs of its own tenants; operators see all.
     """

@@ -56,6 +56,10 @@ def top(service: Service, job: str, sort: str, interval_s: float, once: bool, as
     packets that no worker of the job sends. STRAY: packets of no job. MOST TAKEN: what is scarcest at a switch, and how
     much of it the jobs have. If the service goes away, this says so, and goes
     on when it is back. Ctrl-C ends it.
+
+    With --job, of each worker: HEARTBEAT: how long ago its last one came. BEHIND: how many packets the worker with the
+    most has sent more, so one that lags keeps the others waiting. STATE: an attending worker is connected to the
+    service. WRONG SUMS: sums whose check word did not fit.
     """
     watch = Watch(service)
     view = View(sort=sort, job=job)
