@@ -51,7 +51,7 @@ class Causes:
                 number=sequence,
             )
         if status == "timed-out" and not greeted:
-            return self._of_unanswered_greeting(states)
+            return self._of_unanswered_greeting(states, tensor)
         if status == "timed-out":
             why = (
                 (f"{stop[0].upper()}{stop[1:]}. " if (stop := self._aggregators.own_stop()) else "")
@@ -79,8 +79,9 @@ class Causes:
     def of_wrong_greeting(self, found: int, expected: int) -> WiresumError:
         return WiresumError(f"the first sum came back wrong ({found}, expected {expected}): {self._why_wrong()}")
 
-    def _of_unanswered_greeting(self, states: Sequence[TrafficStats]) -> SwitchUnreachableError:
-        text, translated = self._why_data_does_not_pass(list(zip(self._aggregators, states, strict=True)))
+    def _of_unanswered_greeting(self, states: Sequence[TrafficStats], tensor: int) -> SwitchUnreachableError:
+        parts = list(zip(self._aggregators, states, strict=True))
+        text, translated = self._why_data_does_not_pass(parts, tensor)
         return SwitchUnreachableError(text, translated=translated)
 
     def of_shrunken_path(self, index: int) -> SwitchUnreachableError | None:
@@ -127,7 +128,7 @@ class Causes:
             f"another by a host name. If they do, {altered}"
         )
 
-    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]]) -> tuple[str, str]:
+    def _why_data_does_not_pass(self, parts: Sequence[tuple[Aggregator, TrafficStats]], tensor: int) -> tuple[str, str]:
         """Returns the reason, and the part of it that is about translated addresses."""
         for aggregator, state in parts:
             if state.transport_error:
@@ -138,7 +139,8 @@ class Causes:
             if state.results == 0:
                 return _why_nothing_comes(aggregator)
         where = " and ".join(_data_ports(aggregator) for aggregator, _ in parts)
-        return f"only part of what was sent to {where} came back: do all workers reach it?", ""
+        who = self._aggregators.diagnose(tensor)
+        return f"only part of what was sent to {where} came back: {who}. Do packets pass there, both ways?", ""
 
 
 def _why_nothing_comes(aggregator: Aggregator) -> tuple[str, str]:
