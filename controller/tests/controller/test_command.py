@@ -180,8 +180,8 @@ def test_check_accepts_a_valid_configuration(config_path: Path) -> None:
     [
         ("lanes = 64", "lanes = 0", r"cluster\.toml: switch leaf: lanes must be a whole number from 1 to 16370, not 0"),
         ("127.0.0.1:0", "0.0.0.0:0", r"workers of other hosts can reach 0\.0\.0\.0:0.*say insecure = true"),
-        ('address = "', 'tls = "nowhere"\naddress = "', r"nowhere is no directory: `wiresum ca init` makes"),
-        ("[[switch]]", '[security]\ntls = "nowhere"\n[[switch]]', r"nowhere is no directory: `wiresum ca init` makes"),
+        ('address = "', 'tls = "nowhere"\naddress = "', r"nowhere is no directory: copy this host's"),
+        ("[[switch]]", '[security]\ntls = "nowhere"\n[[switch]]', r"nowhere is no directory: copy this host's"),
     ],
 )
 @pytest.mark.parametrize("command", [[], ["check"]])
