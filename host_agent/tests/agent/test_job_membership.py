@@ -143,7 +143,7 @@ def state(**fields_: object) -> dict[str, str]:
         ({"greeted": 0}, SwitchUnreachableError, " in 10 s. Does a firewall block UDP"),
         ({"greeted": 0, "transport_error.1": ECONNREFUSED}, SwitchUnreachableError, "be used: Connection refused"),
         ({"greeted": 0, "results.0": 1, "results.1": 1}, SwitchUnreachableError, "came back: rank 1 lags"),
-        ({"greeted": 0, "transport_error.0": EPERM}, SwitchUnreachableError, "A firewall of this host drops what it sends"),
+        ({"greeted": 0, "transport_error.0": EPERM}, SwitchUnreachableError, "A firewall of this host"),
         ({}, CollectiveTimeoutError, "rank 0 of job 'job': Timed out waiting for collective number 7. rank 1 lags"),
         ({"status": "diverged"}, DivergedError, "the workers call different collectives at number 7"),
         ({"status": "diverged", "greeted": 0}, DivergedError, "must call the aggregators by the same names"),
