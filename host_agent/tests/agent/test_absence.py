@@ -158,7 +158,7 @@ def test_a_worker_that_sends_and_hears_nothing_says_so_once_and_when_sums_come_a
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     traffic = NO_TRAFFIC
-    standstill = Standstill("the switch at x", lambda: traffic, 0.0)
+    standstill = Standstill("the switch at x")
     now = 0.0
 
     def wait(seconds: float, *, sent: int, received: int) -> list[str]:
@@ -169,7 +169,7 @@ def test_a_worker_that_sends_and_hears_nothing_says_so_once_and_when_sums_come_a
             traffic = TrafficStats(
                 packets_sent=traffic.packets_sent + sent, bytes_received=traffic.bytes_received + received
             )
-            standstill.look(now)
+            standstill.look(traffic, now)
         return caplog.messages
 
     assert wait(1000, sent=0, received=0) == [], "it computes, and asks for nothing"

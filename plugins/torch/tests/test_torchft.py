@@ -131,7 +131,7 @@ def test_each_configuration_is_a_job_with_the_groups_options(make_cluster: Calla
     make_cluster(2, grouped=False).run(is_configured_twice, store.port)
 
 
-def trains_apart(rank: int, size: int, lighthouse: str, port: int, kind: str) -> bytes:
+def trains_apart(rank: int, size: int, lighthouse: str, kind: str) -> bytes:
     """Trains with torchft's LocalSGD or DiLoCo, and compares with the mean of the same trainings in this process."""
     import torchft
     from torchft.local_sgd import DiLoCo, LocalSGD
@@ -151,6 +151,8 @@ def trains_apart(rank: int, size: int, lighthouse: str, port: int, kind: str) ->
 
     group: Any = ProcessGroupWiresum(timedelta(seconds=PATIENCE_S))
     model, inner = made()
+    # Each replica has a store of its own: its manager's address is in there.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = torchft.Manager(
         pg=group,
         load_state_dict=model.load_state_dict,
@@ -161,7 +163,7 @@ def trains_apart(rank: int, size: int, lighthouse: str, port: int, kind: str) ->
         rank=0,
         world_size=1,
         store_addr="127.0.0.1",
-        store_port=port,
+        store_port=store.port,
         lighthouse_addr=lighthouse,
         replica_id=f"{rank}_",
     )
@@ -199,10 +201,9 @@ def trains_apart(rank: int, size: int, lighthouse: str, port: int, kind: str) ->
 def test_torchfts_local_sgd_and_diloco_sum_over_the_switch(make_cluster: Callable[..., Cluster], kind: str) -> None:
     from torchft.coordination import LighthouseServer
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=2)
     try:
-        one, other = make_cluster(2, grouped=False).run(trains_apart, lighthouse.address(), store.port, kind)
+        one, other = make_cluster(2, grouped=False).run(trains_apart, lighthouse.address(), kind)
     finally:
         lighthouse.shutdown()
     assert one == other

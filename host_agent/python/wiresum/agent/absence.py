@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 
 from wiresum.agent.errors import SwitchUnreachableError, WiresumError
-from wiresum.agent.statistics import TrafficStats
+from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join import STANDS_BY, JoinReply
 
 log = logging.getLogger(__name__)
@@ -62,18 +62,22 @@ class Standstill:
 
     No rule ends a job for that: another worker may just be late. Used by one thread."""
 
-    def __init__(self, where: str, traffic: Callable[[], TrafficStats], now: float) -> None:
+    def __init__(self, where: str) -> None:
         self._where = where
-        self._silence = Silence(traffic, now)
-        self._since = now
+        self._traffic = NO_TRAFFIC
+        self._since: float | None = None
+        """Since when this worker has sent without an answer; None: it has not."""
         self._said = False
 
-    def look(self, now: float) -> None:
-        self._silence.seconds(now)
-        if not self._silence.unanswered:  # sums come, or none is asked for
+    def look(self, traffic: TrafficStats, now: float) -> None:
+        """`now` is in seconds, of any clock."""
+        before, self._traffic = self._traffic, traffic
+        if traffic.bytes_received != before.bytes_received:
             if self._said:
                 log.warning("something comes from %s again", self._where)
-            self._since, self._said = now, False
+            self._since, self._said = None, False
+        elif self._since is None:
+            self._since = now if traffic.packets_sent != before.packets_sent else None
         elif now >= self._since + STANDSTILL_SAID_AFTER_S and not self._said:
             self._said = True
             log.warning(

@@ -122,6 +122,7 @@ class Membership:
         self.heard = 0
         """The number of messages from the service over a stream."""
         self._group_watch = GroupWatch(grant, self.where)
+        self._standstill = Standstill(self.where)
         self._progress: Callable[[], TrafficStats | None] = lambda: NO_TRAFFIC
         self._on_ended: Callable[[WiresumError], None] | None = None
         """The callback for the job's end, until its call."""
@@ -203,7 +204,6 @@ class Membership:
             if self._player is not None:
                 return
             self._on_ended, self._progress = on_ended, progress
-            self._standstill = Standstill(self.where, traffic, self._awake.now())
             self._awake.watch()
             self._put(Event.BEGIN, Worker(traffic, halt, move, self._why_cut_off, self._with_address))
             self._thread = self._clock.start(self._play, "wiresum-membership")
@@ -459,7 +459,7 @@ class Membership:
                 sums_wrong=min(traffic.sums_wrong, _COUNT_MAX),
             )
             self._group_watch.look(self._life.worker.traffic)
-            self._standstill.look(self._awake.now())
+            self._standstill.look(self._life.worker.traffic(), self._awake.now())
 
     def _newest(self, stream: _Stream) -> tuple[Any, ...] | None:
         """Returns the next heartbeat that is due; None: the stream is over. An earlier end would tell the service that
