@@ -135,11 +135,16 @@ def open_channel(
     return grpc.insecure_channel(target, options=options)
 
 
+def is_about_tls(said: str) -> bool:
+    """Returns whether this text of gRPC's says that TLS failed. What its "tcp handshaker" says is of TCP alone."""
+    of_tls = said.lower().replace("tcp handshaker", "")
+    return any(word in of_tls for word in ("ssl", "handshake", "certificate"))
+
+
 def tls_advice(said: str, tls: str | Path, named_by: str) -> str:
     """Returns what to do if this text of gRPC's says that TLS failed; empty: TLS did not. `tls`: the caller's own
     directory; empty for none. `named_by`: what gave the service's name."""
-    of_tls = said.lower().replace("tcp handshaker", "")  # whose failure is of TCP alone
-    if not tls or not any(word in of_tls for word in ("ssl", "handshake", "certificate")):
+    if not tls or not is_about_tls(said):
         return ""
     return (
         f"its certificate must be of the authority in {tls}/ca.crt and be made for the name by which {named_by} calls "

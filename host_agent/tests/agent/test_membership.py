@@ -20,6 +20,7 @@ import pytest
 from wiresum import join as messages
 from wiresum.agent import life_table
 from wiresum.agent import membership as module
+from wiresum.agent.absence import STANDSTILL_SAID_AFTER_S
 from wiresum.agent.config import AgentConfig
 from wiresum.agent.errors import (
     JobAbortedError,
@@ -377,6 +378,14 @@ def test_the_variable_that_silences_grpc_is_restored() -> None:
     assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 
+def test_grpc_logs_no_handshakes_of_a_worker_unless_asked_to() -> None:
+    code = "import os, wiresum.agent.control; print(os.environ['GRPC_VERBOSITY'])"
+    for given, kept in (({}, "ERROR"), ({"GRPC_VERBOSITY": "DEBUG"}, "DEBUG")):
+        environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | given
+        run = [sys.executable, "-c", code]
+        assert subprocess.check_output(run, text=True, timeout=PATIENCE_S, env=environment) == f"{kept}\n"
+
+
 def answer_of(membership: Membership) -> messages.Diagnosis:
     """It may take longer than a worker that has failed waits for it."""
 
@@ -446,6 +455,20 @@ def test_a_lost_worker_is_named_to_the_others(network: Network, service: Service
         assert isinstance(error, WorkerLostError)
         assert (error.rank, error.host_name) == (1, socket.gethostname())
         assert "rank 1" in str(error)
+
+
+def test_a_worker_whose_packets_get_no_answer_says_so_while_the_service_answers(
+    network: Network, service: Service, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = start(service.endpoint, [DataPath(), DataPath()])
+    job.paths[1].answered = True
+    began_at = network.now()
+    network.wait_until(lambda: "though this worker sends" in caplog.text, "it says so")
+    assert network.now() - began_at >= STANDSTILL_SAID_AFTER_S
+    job.paths[0].answered = True
+    network.wait_until(lambda: "something comes from the switch" in caplog.text, "it says that, too")
+    assert caplog.text.count("though this worker sends") == 1, "the other one has nothing to say"
+    assert not job.paths[0].errors and not job.paths[1].errors
 
 
 @pytest.mark.parametrize("how", ["refused", "silence"])

@@ -11,6 +11,7 @@ import pytest
 
 from wiresum import join
 from wiresum.agent import AggregatorStats, SessionStats, SparseStats, SwitchUnreachableError
+from wiresum.agent.errors import JoinError
 from wiresum.cli.doctor import path
 from wiresum.cli.doctor.finding import Level
 from wiresum.cli.doctor.path import Seen, Trial
@@ -48,6 +49,21 @@ def test_the_place_where_packets_stop_decides_what_is_blamed(seen: Seen, said: s
     assert said in what
     assert (FIREWALL in advice) == blames_firewall
     assert ("look at the load of the switch's processor" in advice) != blames_firewall
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "doubted"),
+    [
+        ("tcp handshaker shutdown", "UNAVAILABLE", True),
+        ("it was reached, but did not answer", "DEADLINE_EXCEEDED", True),
+        ("Connection refused", "UNAVAILABLE", False),
+        ("SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED", "UNAVAILABLE", False),
+        ("it is full", "RESOURCE_EXHAUSTED", False),
+    ],
+)
+def test_frames_are_doubted_only_where_nobody_has_answered(said: str, code: str, doubted: bool) -> None:
+    finding = path._failed(JoinError(said, code=code), Seen(), DOUBT)
+    assert (finding.what, finding.advice) == (said, DOUBT if doubted else "")
 
 
 @pytest.mark.parametrize(

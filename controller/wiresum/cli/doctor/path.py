@@ -195,9 +195,10 @@ def _failed(error: BaseException, seen: Seen, doubt: str) -> Finding:
     if code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         return problem("join", str(error), SAME_WAY, AS_A_WORKER)
     if code:
-        is_cut_off = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") and "refused" not in str(error)
-        of_frames = is_cut_off and not credentials.tls_advice(str(error), "tls", "")
-        return problem("join", str(error), SAME_WAY, doubt if of_frames else "")
+        # Who refuses a connection, or a certificate, has got our frames.
+        has_answered = "refused" in str(error) or credentials.is_about_tls(str(error))
+        cut_off = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") and not has_answered
+        return problem("join", str(error), SAME_WAY, doubt if cut_off else "")
     frames = f". If they let it pass: {doubt}" if doubt else ""
     what, advice = _where_it_stops(seen, frames)
     if getattr(error, "translated", ""):
