@@ -124,7 +124,7 @@ def test_a_switch_at_every_address_of_its_host_is_where_the_user_says_that_its_s
 # In virtual time.
 
 
-def join_alone(network: Network, service: Service, **fields: Any) -> Membership:
+def join_alone(network: Network, service: Service, host: Host | None = None, **fields: Any) -> Membership:
     return Membership.join(
         AgentConfig(switch=service.endpoint, **fields),
         job_name="a-job",
@@ -134,8 +134,23 @@ def join_alone(network: Network, service: Service, **fields: Any) -> Membership:
         port=5000,
         threads_max=4,
         lanes_max=100,
-        world=Host(network),
+        world=host or Host(network),
     )
+
+
+def test_a_service_of_another_authority_is_given_up_soon(network: Network, service: Service) -> None:
+    """The wait is long enough to replace a TLS directory, which is tried here first."""
+    host = Host(network)
+    host.cut_off = "handshake"
+    fields: Any = {"host": host, "tls": "/etc/wiresum/worker", "join_timeout_s": 3000.0}
+    with network.meanwhile(lambda: join_alone(network, service, **fields).leave()):
+        network.sleep(joining.TLS_S_MAX - 10)
+        host.cut_off = ""
+    host.cut_off = "handshake"
+    begun_at = network.now()
+    with pytest.raises(JoinError, match=r"must be of the authority in /etc/wiresum/worker/ca.crt"):
+        join_alone(network, service, **fields)
+    assert joining.TLS_S_MAX - 10 < network.now() - begun_at <= joining.TLS_S_MAX
 
 
 def test_a_worker_that_was_started_before_its_switch_waits_for_it(

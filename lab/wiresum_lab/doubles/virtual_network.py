@@ -136,8 +136,8 @@ class Host(World):
         super().__init__(network)
         self.network = network
         self.cut_off = ""
-        """How each call to a service fails: "refused", as if the service were gone, or "silence", as if packets were
-        lost. Empty: calls do not fail."""
+        """How each call to a service fails: "refused", as if the service were gone, "handshake", as if its certificate
+        were another authority's, or "silence", as if packets were lost. Empty: calls do not fail."""
         self.calls: list[Call] = []
         self.loses_packets = False
         """Whether open calls hear nothing. When this is cleared, they hear everything, as TCP would resend it."""
@@ -227,8 +227,8 @@ class Channel:
     def _reach(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
         service = self._host.network.services.get(self._endpoint)
         if self._host.cut_off or service is None:
-            text = f"failed to connect to all addresses; last error: {self._endpoint}: Connection refused"
-            call.end("UNAVAILABLE", text)
+            why = "Ssl handshake failed" if self._host.cut_off == "handshake" else "Connection refused"
+            call.end("UNAVAILABLE", f"failed to connect to all addresses; last error: {self._endpoint}: {why}")
         elif not call.is_over and self._host.certificate in self._host.network.revoked:
             call.refuse(REVOKED)
         elif not call.is_over:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 WAITING_SAID_AFTER_S = 2.0
 REACH_S_MAX = 300.0
 """The longest wait for a service that cannot be reached, however long a job may wait for room."""
+TLS_S_MAX = 30.0
+"""The longest wait while TLS fails: long enough to replace a TLS directory."""
 JOIN_MARGIN_S = 3.0
 """This worker waits so much longer than the service, so that the service's text arrives."""
 
@@ -85,7 +87,8 @@ def ask_until_granted(
             except grpc.RpcError as error:
                 interruption.check()
                 pause_s, from_service = ask_again_after_s(error), is_from_service(error)
-                until = give_up_at if from_service else min(give_up_at, waiting.heard_at + REACH_S_MAX)
+                reach_s_max = TLS_S_MAX if tls_advice(details(error), config.tls, "") else REACH_S_MAX
+                until = give_up_at if from_service else min(give_up_at, waiting.heard_at + reach_s_max)
                 if pause_s is None or until - clock.now() <= pause_s:
                     raise _join_error(error, control, config, request.job_name, clock.now() - begun_at) from None
                 if from_service:
