@@ -163,7 +163,7 @@ def test_a_certificate_of_another_authority_is_refused(issue: Issue, tmp_path: P
     directory = issue("worker")
     Authority.create(tmp_path / "another", "test")
     shutil.copy(tmp_path / "another" / "ca.crt", directory / "ca.crt")
-    with pytest.raises(CredentialsError, match=r"worker/tls.crt does not hold before the authority in .*worker/ca.crt"):
+    with pytest.raises(CredentialsError, match=r"worker/tls.crt is not valid under the authority in .*worker/ca.crt"):
         load(directory)
 
 
@@ -288,6 +288,27 @@ def test_invalid_new_files_leave_the_old_certificate_in_use(
 def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> None:
     with pytest.raises(CredentialsError, match="is for calling others, and not for serving"):
         add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
+
+
+@pytest.mark.parametrize(("host", "warns"), [("10.0.0.1", True), ("127.0.0.1", False), ("0.0.0.0", False)])
+def test_a_certificate_that_is_not_made_for_the_address_of_its_server_is_warned_of(
+    issue: Issue, caplog: pytest.LogCaptureFixture, host: str, warns: bool
+) -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    add_port(server, "127.0.0.1:0", tls=issue("controller"), called_at=f"{host}:43487")
+    assert (f"is not made for {host}, where this listens" in caplog.text) == warns
+
+
+def test_a_renewed_certificate_that_is_not_made_for_the_address_is_warned_of(
+    authority: Authority, issue: Issue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = issue("controller")
+    renewed = credentials._Renewed(directory, "127.0.0.1:43487")
+    assert "is not made for" not in caplog.text
+    elsewhere = Holder("controller", Claims(roles=frozenset({"controller"})), addresses=("10.0.0.1",))
+    shutil.copytree(authority.issue(elsewhere, tmp_path / "other", 10).path.parent, directory, dirs_exist_ok=True)
+    assert renewed.fetch() is not None
+    assert "is not made for 127.0.0.1, where this listens" in caplog.text
 
 
 def test_a_port_in_use_is_an_error_that_says_so(issue: Issue, serve: Callable[[Path], str]) -> None:

@@ -153,13 +153,20 @@ def tls_advice(said: str, tls: str | Path, named_by: str) -> str:
     )
 
 
-def add_port(server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False) -> int:
+def add_port(
+    server: Any, address: str, *, tls: str | Path | None = None, insecure: bool = False, called_at: str = ""
+) -> int:
     """Makes a gRPC server listen at host:port, with mutual TLS if `tls` names a directory; returns the TCP port. A
-    renewed certificate is used from the next connection on. Raises `CredentialsError` or `OSError`.
+    renewed certificate is used from the next connection on. Warns if a certificate is not made for the address by which
+    clients call, `called_at` if that is another one. Raises `CredentialsError` or `OSError`.
     """
     check_may_listen(address, tls=tls, insecure=insecure)
     try:
-        port = server.add_secure_port(address, _server_credentials(tls)) if tls else server.add_insecure_port(address)
+        port = (
+            server.add_secure_port(address, _server_credentials(tls, called_at or address))
+            if tls
+            else server.add_insecure_port(address)
+        )
     except RuntimeError:
         port = 0
     if not port:
@@ -194,11 +201,11 @@ def is_loopback(target: str) -> bool:
 class _Renewed:
     """Gives each handshake the newest certificate. gRPC calls it from its own threads."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, called_at: str) -> None:
+        self._directory, self._called_at = directory, called_at
         self._lock = threading.Lock()
         self._signature = self._sign()
-        self._loaded = load(directory, serving=True)
+        self._loaded = self._load()
 
     def configuration(self) -> Any:
         import grpc
@@ -214,7 +221,7 @@ class _Renewed:
                 signature = self._sign()
                 if signature == self._signature:
                     return None
-                self._loaded = load(self._directory, serving=True)
+                self._loaded = self._load()
             except (CredentialsError, OSError) as error:
                 log.warning("the certificate in use stays: %s", error)
                 return None
@@ -222,16 +229,29 @@ class _Renewed:
             log.info("%s was renewed, and is valid until %s", self._directory, self._loaded.expires_at)
             return self.configuration()
 
+    def _load(self) -> Credentials:
+        loaded = load(self._directory, serving=True)
+        host = addresses.canonical(self._called_at.rpartition(":")[0].strip("[]"))
+        if host and not ipaddress.ip_address(host).is_unspecified and host not in loaded.addresses:
+            log.warning(
+                "%s is not made for %s, where this listens: who calls by that address will refuse it. Issue another "
+                "with `--address %s`, unless everybody calls by a name",
+                self._directory / CERTIFICATE_FILE,
+                host,
+                host,
+            )
+        return loaded
+
     def _sign(self) -> list[tuple[int, int]]:
         """A value that changes when a file is replaced."""
         paths = [self._directory / name for name in (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)]
         return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in paths if path.exists())]
 
 
-def _server_credentials(tls: str | Path) -> grpc.ServerCredentials:
+def _server_credentials(tls: str | Path, called_at: str) -> grpc.ServerCredentials:
     import grpc
 
-    renewed = _Renewed(Path(tls).expanduser())
+    renewed = _Renewed(Path(tls).expanduser(), called_at)
     return grpc.dynamic_ssl_server_credentials(
         renewed.configuration(), renewed.fetch, require_client_authentication=True
     )
@@ -301,7 +321,7 @@ def _prove(directory: Path, *, serving: bool) -> dict[str, Any]:
                 f"{certificate} is for calling others, and not for serving: issue one for that with `wiresum ca issue`"
             ) from None
         raise CredentialsError(
-            f"{certificate} does not hold before the authority in {authority}: {error.verify_message}. {_advice(error)}"
+            f"{certificate} is not valid under the authority in {authority}: {error.verify_message}. {_advice(error)}"
         ) from None
     except ssl.SSLError as error:
         raise CredentialsError(f"{authority} and {certificate} cannot be used: {error.reason or error}") from None

@@ -159,7 +159,8 @@ class Front:
         credentials.check_may_listen(address, tls=tls, insecure=insecure)
         port = self._listen(address)
         try:
-            credentials.add_port(server, f"unix-abstract:{self._inner[1:]}", tls=tls, insecure=insecure)
+            inner = f"unix-abstract:{self._inner[1:]}"
+            credentials.add_port(server, inner, tls=tls, insecure=insecure, called_at=address)
             yield port
         finally:
             await self._close()
