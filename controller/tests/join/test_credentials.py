@@ -290,15 +290,6 @@ def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> No
         add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
 
 
-@pytest.mark.parametrize(("host", "warns"), [("10.0.0.1", True), ("127.0.0.1", False), ("0.0.0.0", False)])
-def test_a_certificate_that_is_not_made_for_the_address_of_its_server_is_warned_of(
-    issue: Issue, caplog: pytest.LogCaptureFixture, host: str, warns: bool
-) -> None:
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    add_port(server, "127.0.0.1:0", tls=issue("controller"), called_at=f"{host}:43487")
-    assert (f"is not made for {host}, where this listens" in caplog.text) == warns
-
-
 def test_a_renewed_certificate_that_is_not_made_for_the_address_is_warned_of(
     authority: Authority, issue: Issue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

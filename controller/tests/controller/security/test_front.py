@@ -216,6 +216,17 @@ def test_a_port_that_is_taken_is_an_error_that_names_it(serve: Serve) -> None:
         asyncio.run(listen())
 
 
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.2", True), ("127.0.0.1", False), ("0.0.0.0", False)])
+def test_a_certificate_that_is_not_made_for_the_address_where_a_service_listens_is_warned_of(
+    controller_tls: Path, caplog: pytest.LogCaptureFixture, host: str, warns: bool
+) -> None:
+    async def listen() -> None:
+        async with Front().listening(grpc.aio.server(), f"{host}:0", tls=controller_tls):
+            assert (f"is not made for {host}, where this listens" in caplog.text) == warns
+
+    asyncio.run(listen())
+
+
 def test_large_messages_pass_unchanged_both_ways(serve: Serve) -> None:
     server, message = serve(), secrets.token_bytes(LARGE)
     with Caller(server) as caller, Caller(server) as other:
