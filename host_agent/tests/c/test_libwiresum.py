@@ -328,9 +328,11 @@ def test_all_ranks_hear_which_setting_differs(start: Start) -> None:
 
 
 def test_what_the_sidecar_cannot_import_is_said(start: Start, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
     for name in ("click", "grpc", "google"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('it is broken')")
-    said = outcome(start("fails-to-join", 0, 1, PYTHONPATH=str(tmp_path / "."), WIRESUM_PYTHON=sys.executable))
+        (broken / f"{name}.py").write_text("raise ImportError('it is broken')")
+    said = outcome(start("fails-to-join", 0, 1, PYTHONPATH=str(broken), WIRESUM_PYTHON=sys.executable))
     assert re.search(
         r"WIRESUM_ERROR_SIDECAR cannot start the sidecar.*: ImportError: it is broken\. WIRESUM_PYTHON", said
     )
