@@ -72,7 +72,7 @@ def test_a_workers_certificate_expires_under_its_running_job_and_is_renewed(labo
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     late = laboratory.start_job("late", tls="short")
     for rank in range(2):
-        assert "short/tls.crt does not hold" in late.error(rank)
+        assert "short/tls.crt is not valid under" in late.error(rank)
         assert "Renew it with `wiresum ca renew`" in late.error(rank)
 
     # The workers lose their connections, and cannot make others until the certificate is renewed. Their job goes on.
