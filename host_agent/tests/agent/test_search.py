@@ -89,8 +89,12 @@ def test_the_error_says_how_long_it_has_looked_and_what_came_last() -> None:
         "it is gone. For 30 s this worker has looked for another lease, and got none: connection refused. "
         'A job with a fallback goes on without any switch: "Without any switch" in docs/operations.md'
     )
-    _, made = search("a:1", fallback="f:1")
-    assert "Without any switch" not in str(made.over(130.0))
+    services, made = search("a:1", fallback="f:1")
+    made.doubt("who listens at f:1 is not believed")
+    ask(services, made, NOT_READY)
+    assert str(made.over(130.0)).endswith("and got none: why not; who listens at f:1 is not believed")
+    made.doubt("")
+    assert str(made.over(130.0)).endswith("and got none: why not")
     services, made = search("a:1")
     ask(services, made, "PERMISSION_DENIED")
     assert str(made.over(101.0)).endswith("For 1 s this worker has looked for another lease, and got none: why not")

@@ -47,7 +47,7 @@ from wiresum.agent.life_table import (
     Event,
     Phase,
 )
-from wiresum.agent.search import NOT_READY, Search, Services, resumed
+from wiresum.agent.search import Search, Services, resumed
 from wiresum.agent.statistics import NO_TRAFFIC, TrafficStats
 from wiresum.join.constants import REASON_CHARACTERS_MAX
 
@@ -380,8 +380,8 @@ class Life:
         return self.phase
 
     def _look_again(self, trouble: str = "") -> Phase:
-        if trouble and self._search is not None:
-            self._search.refused(NOT_READY, trouble)
+        if self._search is not None:
+            self._search.doubt(trouble)
         if self._search is not None or self.halted is not None:
             self._start(Event.LOOK, RETRY_PAUSE_S)
         return self.phase

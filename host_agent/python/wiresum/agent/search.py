@@ -71,7 +71,7 @@ class Search:
         self._services, self._lost, self._resumed = services, lost, resumed
         self._began_at, self._within_s = now, within_s
         self._attempt = secrets.token_hex(ATTEMPT_BYTES)
-        self._why = ""
+        self._why = self._doubt = ""
         self._final = False
         self._turns: Counter[str] = Counter()
         """The refusals so far, by endpoint: a place was asked for, and there was none."""
@@ -126,13 +126,18 @@ class Search:
         """Keeps why a service could not be reached, for want of a better reason."""
         self._why = self._why or cause
 
+    def doubt(self, why: str) -> None:
+        """Keeps why what listens in the fallback's place was not believed: the error says it beside a refusal."""
+        self._doubt = why
+
     def over(self, now: float) -> WiresumError | None:
         """Returns the error, if the search has lasted long enough."""
         if not self._final and now < self._began_at + self._within_s:
             return None
         more = f"For {now - self._began_at:.0f} s this worker has looked for another lease, and got none"
         hint = "" if self._final or self._services.fallback else f". {WITHOUT_FALLBACK}"
-        self._lost.args = (f"{self._lost}. {more}: {self._why}{hint}",)
+        why = "; ".join(filter(None, (self._why, self._doubt)))
+        self._lost.args = (f"{self._lost}. {more}: {why}{hint}",)
         return self._lost
 
 
