@@ -290,6 +290,24 @@ def test_a_server_without_a_usable_directory_does_not_listen(issue: Issue) -> No
         add_port(grpc.server(futures.ThreadPoolExecutor(1)), "127.0.0.1:0", tls=issue("worker"))
 
 
+@pytest.mark.parametrize("misfit", ["authority", "address", ""])
+def test_what_grpc_says_of_a_certificate_that_does_not_fit_is_known_as_such(
+    authority: Authority, issue: Issue, tmp_path: Path, serve: Callable[[Path], str], misfit: str
+) -> None:
+    issuer = Authority.create(tmp_path / "another", "another") if misfit == "authority" else authority
+    where = ("10.0.0.1",) if misfit == "address" else ("127.0.0.1",)
+    holder = Holder("controller", Claims(roles=frozenset({"controller"})), addresses=where)
+    target = serve(issuer.issue(holder, tmp_path / "served", 10).path.parent)
+    worker = issue("worker")
+    if not misfit:
+        assert ask(open_channel(target, tls=worker)) == b"question"
+        return
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(open_channel(target, tls=worker))
+    assert credentials.refuses_certificate(caught.value.details())
+    assert "copy this one anew" in credentials.tls_advice(caught.value.details(), worker, "WIRESUM_SWITCH")
+
+
 def test_a_renewed_certificate_that_is_not_made_for_the_address_is_warned_of(
     authority: Authority, issue: Issue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -138,7 +138,13 @@ def open_channel(
 def is_about_tls(said: str) -> bool:
     """Returns whether this text of gRPC's says that TLS failed. What its "tcp handshaker" says is of TCP alone."""
     of_tls = said.lower().replace("tcp handshaker", "")
-    return any(word in of_tls for word in ("ssl", "handshake", "certificate"))
+    return any(word in of_tls for word in ("ssl", "handshake")) or refuses_certificate(said)
+
+
+def refuses_certificate(said: str) -> bool:
+    """Returns whether this text of gRPC's says that a certificate is another authority's, has expired, or is made for
+    other names."""
+    return any(words in said.lower() for words in ("certificate", "verification check"))
 
 
 def tls_advice(said: str, tls: str | Path, named_by: str) -> str:
@@ -235,7 +241,7 @@ class _Renewed:
         if host and not ipaddress.ip_address(host).is_unspecified and host not in loaded.addresses:
             log.warning(
                 "%s is not made for %s, where this listens: who calls by that address will refuse it. Issue another "
-                "with `--address %s`, unless everybody calls by a name",
+                "(`wiresum ca issue`) with `--address %s`, unless everybody calls by a name",
                 self._directory / CERTIFICATE_FILE,
                 host,
                 host,

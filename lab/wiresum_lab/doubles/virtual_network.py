@@ -136,7 +136,7 @@ class Host(World):
         super().__init__(network)
         self.network = network
         self.cut_off = ""
-        """How each call to a service fails: "refused", as if the service were gone, "handshake", as if its certificate
+        """How each call to a service fails: "refused", as if the service were gone, "misfit", as if its certificate
         were another authority's, or "silence", as if packets were lost. Empty: calls do not fail."""
         self.calls: list[Call] = []
         self.loses_packets = False
@@ -227,7 +227,7 @@ class Channel:
     def _reach(self, call: Call, serve: Callable[[Running, Call], None]) -> None:
         service = self._host.network.services.get(self._endpoint)
         if self._host.cut_off or service is None:
-            why = "Ssl handshake failed" if self._host.cut_off == "handshake" else "Connection refused"
+            why = "CERTIFICATE_VERIFY_FAILED" if self._host.cut_off == "misfit" else "Connection refused"
             call.end("UNAVAILABLE", f"failed to connect to all addresses; last error: {self._endpoint}: {why}")
         elif not call.is_over and self._host.certificate in self._host.network.revoked:
             call.refuse(REVOKED)

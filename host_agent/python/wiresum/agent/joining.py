@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import socket
 import threading
 from typing import Any
@@ -21,15 +22,15 @@ from wiresum.agent.control import Control, ask_again_after_s, code_of, details, 
 from wiresum.agent.diagnosis import error_of
 from wiresum.agent.errors import JoinError, WiresumError
 from wiresum.join import hosts
-from wiresum.join.credentials import CredentialsError, tls_advice
+from wiresum.join.credentials import CredentialsError, refuses_certificate, tls_advice
 
 log = logging.getLogger(__name__)
 
 WAITING_SAID_AFTER_S = 2.0
 REACH_S_MAX = 300.0
 """The longest wait for a service that cannot be reached, however long a job may wait for room."""
-TLS_S_MAX = 30.0
-"""The longest wait while TLS fails: long enough to replace a TLS directory."""
+MISFIT_S_MAX = 30.0
+"""The longest wait while certificates do not fit: long enough to replace a TLS directory."""
 JOIN_MARGIN_S = 3.0
 """This worker waits so much longer than the service, so that the service's text arrives."""
 
@@ -87,8 +88,7 @@ def ask_until_granted(
             except grpc.RpcError as error:
                 interruption.check()
                 pause_s, from_service = ask_again_after_s(error), is_from_service(error)
-                reach_s_max = TLS_S_MAX if tls_advice(details(error), config.tls, "") else REACH_S_MAX
-                until = give_up_at if from_service else min(give_up_at, waiting.heard_at + reach_s_max)
+                until = waiting.until(error)
                 if pause_s is None or until - clock.now() <= pause_s:
                     raise _join_error(error, control, config, request.job_name, clock.now() - begun_at) from None
                 if from_service:
@@ -153,17 +153,28 @@ class _Waiting:
     def __init__(self, give_up_at: float, clock: Clock) -> None:
         self._give_up_at, self._clock = give_up_at, clock
         self._lock = threading.Lock()
-        self.heard_at = clock.now()
+        self._heard_at = clock.now()
         """The time at which the service was last heard from."""
+        self._misfit_at = math.inf
+        """The time of the first of the last errors in a row by which a certificate does not fit."""
         self._latest, self._until = "", give_up_at
         self._said = ""
         self._due = False
         self._over = threading.Event()
         clock.start(self._fall_due, "wiresum-waiting")
 
+    def until(self, error: Any) -> float:
+        """Returns the time at which the worker gives up, if each further question ends with an error like this one.
+        Other failures of a handshake than a certificate's may come from a service that is just starting, or is busy."""
+        misfits = not is_from_service(error) and refuses_certificate(details(error))
+        self._misfit_at = min(self._misfit_at, self._clock.now()) if misfits else math.inf
+        if is_from_service(error):
+            return self._give_up_at
+        return min(self._give_up_at, self._heard_at + REACH_S_MAX, self._misfit_at + MISFIT_S_MAX)
+
     def hear(self, text: str) -> None:
         """Notes what the service says."""
-        self.heard_at = self._clock.now()
+        self._heard_at = self._clock.now()
         self.say(text, self._give_up_at)
 
     def say(self, text: str, until: float) -> None:
