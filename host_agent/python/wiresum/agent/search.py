@@ -127,7 +127,7 @@ class Search:
         self._why = self._why or cause
 
     def doubt(self, why: str) -> None:
-        """Keeps why what listens in the fallback's place was not believed: the error says it beside a refusal."""
+        """Keeps why the listener at the fallback's endpoint was not believed. The error says it beside a refusal."""
         self._doubt = why
 
     def over(self, now: float) -> WiresumError | None:
