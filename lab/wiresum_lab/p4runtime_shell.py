@@ -58,7 +58,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--p4runtime", default="127.0.0.1:9559", help="where its P4Runtime server listens")
     parser.add_argument("--device", type=int, default=0, help="its device id")
     parser.add_argument("--tls", type=Path, help="a folder with ca.crt, tls.crt and tls.key, of an operator")
