@@ -85,8 +85,8 @@ def test_every_compressor_is_tested() -> None:
     }
     assert everything == {type(compressor) for compressor in POISONED}, (
         "add a new compressor to POISONED, to UNBIASED if its estimate is unbiased, to SUMMED if the switch adds it, "
-        "and to METHODS in methods.py and in wiresum.experiments.adaptive_optimizers; docs/compress.md, Add a compressor, "
-        "says what else"
+        "and to METHODS in methods.py and in wiresum.experiments.adaptive_optimizers; docs/compress.md, Add a "
+        "compressor, says what else"
     )
 
 

@@ -164,6 +164,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_is_told(
 
     thread = threading.Thread(target=read)
     thread.start()
+    assert file.flush(PATIENCE_S)  # or the queue may have no room for the next line
     put(file, "last")
     thread.join(PATIENCE_S)
     file.close()
