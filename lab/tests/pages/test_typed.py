@@ -120,6 +120,12 @@ BMV2 = (
 )
 """As the head of cluster-bmv2.toml has it."""
 
+START_A_SWITCH = tuple(
+    ("switch", command)
+    for block in blocks(REPOSITORY / "README.md")
+    if block.section == "Train on several hosts" and "wiresum switch" in block.text
+    for command in commands(block)
+)
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """Open MPI refuses to run as root, as which hosts are made here, without being told twice."""
 MPI_PROGRAM = """
@@ -170,6 +176,7 @@ SCENES = {
             Rule("^wiresum switch", until=READY),
             Rule("^export WIRESUM_SWITCH|torchrun", at=WORKERS),
         ),
+        before=START_A_SWITCH,
         files={
             "train.py": f"""
 import torch
