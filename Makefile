@@ -68,7 +68,7 @@ science: $(ready)-demo  ##! run the compression experiments
 	$(py) -m wiresum.experiments $(ARGS)
 
 NAMES ?= dense sparse aggregators
-bench: $(ready)-dev  ##! run benchmarks (root): NAMES='dense racks'; ARGS=--help lists them
+bench: $(ready)-dev  ##! run benchmarks (most as root): NAMES='dense racks'; ARGS=--help lists them
 	$(py) -m wiresum_lab.benchmarks $(NAMES) -- $(ARGS)
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
