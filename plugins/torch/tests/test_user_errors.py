@@ -126,6 +126,20 @@ def test_what_a_group_of_gloos_survives_the_network_does(rank: int, size: int, n
             assert goes_on(group, rank, size)
 
 
+@runs_in("pair")
+def test_a_call_that_is_wrong_at_one_rank_is_made_right_there(rank: int, size: int) -> None:
+    for _ in range(2):
+        if rank == 0:
+            with pytest.raises((RuntimeError, ValueError)):
+                dist.scatter(ones(3), many(size - 1, 3), src=0)
+        given, received = many(size, 3), torch.zeros(3)
+        dist.scatter(received, given if rank == 0 else None, src=0)
+        assert torch.equal(received, given[0])
+        dist.all_to_all_single(received := torch.zeros(4), ones(4))
+        assert torch.equal(received, ones(4))
+        assert goes_on(dist.group.WORLD, rank, size)
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 @runs_in("trio")
 def test_complex_numbers_are_gathered(rank: int, size: int, dtype: torch.dtype) -> None:

@@ -166,7 +166,6 @@ class Gloo:
             log.info("wiresum: %s goes through Gloo: the network does not do that", call.said)  # R6.2
         self.collectives[name] += 1
         self.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(arguments))
-        call = self._checked(call)
         arguments_staged, staged = staged_for_gloo(arguments, written, factor)
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
@@ -181,6 +180,7 @@ class Gloo:
                 raise
             explained = self._explain(call, error, None)
             raise explained from explained.__cause__
+        call = self._checked(call)  # a call that Gloo refuses has no check: the others wait for the right one
         work = GlooWork(
             inner,
             written,
