@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -186,6 +187,44 @@ def test_every_setting_is_an_option() -> None:
     assert wiresum.torch.Options(threads=2, slots=64).config() == AgentConfig.from_environment(threads=2, slots=64)
 
 
+def does_what_the_network_does(group: Any) -> None:
+    """Collectives of types and forms that the network has, and Gloo by itself has not."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    for dtype in (torch.int16, torch.uint16, torch.uint32, torch.bool, torch.complex64, torch.float8_e5m2):
+        for shape in ((), (5,), (4, 3)):
+            first = (torch.arange(math.prod(shape)) + 7).reshape(shape).to(dtype)
+            tensor = first if rank == 0 else torch.zeros_like(first)
+            dist.broadcast(tensor, group=group, group_src=0)
+            assert torch.equal(bits(tensor), bits(first))
+            parts = [torch.zeros_like(first) for _ in range(size)]
+            dist.all_gather(parts, first, group=group)
+            assert all(torch.equal(bits(part), bits(first)) for part in parts)
+            whole = torch.zeros(size * first.numel(), dtype=dtype)
+            dist.all_gather_into_tensor(whole, first.reshape(-1), group=group)
+            assert torch.equal(bits(whole), bits(first).repeat(size))
+    mine = [torch.full((3,), rank), torch.full((2, 2), 10 + rank)]
+    lists = [[torch.zeros_like(part) for part in mine] for _ in range(size)]
+    dist.all_gather_coalesced(lists, mine, group=group)
+    assert all((part[0] == k).all() and (part[1] == 10 + k).all() for k, part in enumerate(lists))
+    mixed = [torch.ones(3), torch.ones(5, dtype=torch.bfloat16), torch.ones(2)]
+    with dist._coalescing_manager(group):
+        for tensor in mixed:
+            dist.all_reduce(tensor, group=group)
+    assert all((tensor == size).all() for tensor in mixed)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+@runs_in("pair")
+def test_a_group_of_one_does_what_others_do(rank: int, size: int) -> None:
+    single = dist.new_group([rank], use_local_synchronization=True)
+    does_what_the_network_does(dist.group.WORLD)
+    does_what_the_network_does(single)
+    dist.destroy_process_group(single)
+
+
 def crowds(rank: int, size: int) -> list[str]:
     groups = [dist.new_group(pg_options=wiresum.torch.Options(slots=128)) for _ in range(4)]
     for group in groups:
@@ -194,6 +233,7 @@ def crowds(rank: int, size: int) -> list[str]:
         dist.all_reduce(tensor, group=group, op=dist.ReduceOp.AVG)
         dist.barrier(group=group)
         assert (tensor == size).all()
+    does_what_the_network_does(groups[-1])
     return [wiresum.torch.stats(group).job for group in groups]
 
 

@@ -93,7 +93,10 @@ class WiresumBackend:
             return self._started(self.network.run(name, todo, opts, tensors, summed=tensors))
         if adding is not None and all(rows.is_row_sparse(tensor) for tensor in tensors):
             return self._started(adding.run_rows(name, tensors, opts))
-        return self._started(self.gloo.run_sum(name, gloo_name, (tensors,), opts, summed=tensors))
+        alike = [[each for each in tensors if each.dtype == dtype] for dtype in {each.dtype: None for each in tensors}]
+        return self._grouped(
+            self.gloo.run_sum(name, gloo_name, (some,), opts, summed=some) for some in alike or [tensors]
+        )
 
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         summed = tensors if opts.rootRank == self.rank else []
@@ -146,7 +149,10 @@ class WiresumBackend:
             self._require_parts("all-gather", outputs)
             plan = plans.all_gather(list(zip(outputs, inputs, strict=True)), rank=self.rank)
             return self._started(network.run("all_gather", [plan], opts, written))
-        return self._started(self.gloo.run("all_gather", "allgather", outputs, inputs, opts, written=written))
+        return self._grouped(
+            self.gloo.run("all_gather", "allgather", [parts], [given], opts, written=parts)
+            for parts, given in zip(outputs, inputs, strict=True)
+        )
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """`output_lists[k]` receives worker k's input: nested the other way than in `allgather`."""
@@ -358,6 +364,11 @@ class WiresumBackend:
     def _delegate(self, name: str, method: str, *arguments: Any, written: Tensors) -> dist.Work:
         self._require_usable(tensors_in(arguments))
         return self._started(self.gloo.run(name, method, *arguments, written=written))
+
+    def _grouped(self, works: Iterable[StartedWork]) -> dist.Work:
+        """One work for several calls of Gloo's, which takes tensors of one type, and gathers one at a time."""
+        started = list(works)
+        return self._started(started[0] if len(started) == 1 else GroupedWork(started))
 
     def _started(self, work: StartedWork) -> dist.Work:
         if self._coalescing is not None:

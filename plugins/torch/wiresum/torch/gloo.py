@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -55,8 +55,11 @@ callback."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
+_MOVING = ("broadcast", "allgather", "all_gather_single_coalesced")
+"""Gloo's collectives that move numbers for groups without a job, and do not take all of the network's types."""
 _PLAIN = ("gather",)
 """Gloo's collectives that move numbers, and take neither complex ones nor fp8."""
+_AS_BYTES = {torch.int16, torch.uint16, torch.uint32, torch.uint64}
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,8 @@ class Gloo:
         steps: list[Callable[[], None]] = [partial(copy_back, staged)] if staged else []
         steps += [finish] if finish else []
         steps += [partial(synchronize, written)] if staged else []
-        if method in _PLAIN or self._size == 1:
-            arguments_staged = as_plain(arguments_staged)
+        if method in (*_PLAIN, *_MOVING) or self._size == 1:
+            arguments_staged = as_plain(arguments_staged, _AS_BYTES if method in _MOVING else set())
         began = time.monotonic()
         try:
             inner = getattr(self._open_group(), installed_name(method))(*arguments_staged)
@@ -516,14 +519,14 @@ def staged_for_gloo(
     return [stage(argument) for argument in arguments], staged
 
 
-def as_plain(argument: Any) -> Any:
-    """The same memory as pairs of real numbers in place of complex ones, and bytes in place of fp8."""
+def as_plain(argument: Any, as_bytes: Set[torch.dtype] = frozenset()) -> Any:
+    """The same memory as pairs of real numbers in place of complex ones, and bytes in place of fp8 and `as_bytes`."""
     if isinstance(argument, list):
-        return [as_plain(item) for item in argument]
+        return [as_plain(item, as_bytes) for item in argument]
     if not isinstance(argument, torch.Tensor):
         return argument
-    if is_fp8(argument):
-        return argument.detach().view(torch.uint8)
+    if is_fp8(argument) or argument.dtype in as_bytes:
+        return argument.detach().reshape(-1).view(torch.uint8)
     return torch.view_as_real(argument.detach()) if argument.is_complex() else argument
 
 
