@@ -180,6 +180,14 @@ def test_sparse_and_dense_sums_in_flight_together(rank: int, size: int) -> None:
 
 
 @runs_in("trio")
+def test_an_asynchronous_sparse_sum_works_in_inference_mode(rank: int, size: int) -> None:
+    with torch.inference_mode():
+        tensor = torch.eye(3).to_sparse()
+        dist.all_reduce(tensor, async_op=True).wait()
+        assert torch.equal(tensor.to_dense(), size * torch.eye(3))
+
+
+@runs_in("trio")
 def test_an_asynchronous_sparse_sum_does_not_wait_for_the_others(rank: int, size: int) -> None:
     tensor, plain = sparse_tensor(rank, nnz=50), torch.ones(5000)
     expected = sum(sparse_tensor(other, nnz=50).to_dense() for other in range(size))

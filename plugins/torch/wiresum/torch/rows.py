@@ -106,7 +106,7 @@ def write_rows(tensor: torch.Tensor, keys: torch.Tensor, rows: torch.Tensor) -> 
         rest = rest // sizes[dimension]
     values = rows.reshape(len(keys), *tensor.shape[tensor.sparse_dim() :])
     result = torch.sparse_coo_tensor(indices, values, tensor.shape, is_coalesced=True, check_invariants=False)
-    with torch.no_grad():
+    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         tensor.copy_(result)  # not of detach(), which has a shape and a number of rows of its own
 
 
