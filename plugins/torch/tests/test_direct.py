@@ -181,6 +181,25 @@ def test_all_gathers_bring_the_bits_of_all_workers_however_they_are_made(rank: i
     assert [part.tolist() for part in parts] == [[float(k)] * k for k in range(size)]
 
 
+@pytest.mark.parametrize("elements", [100, 2_000_000])
+@runs_in("pair")
+def test_tensors_of_a_call_may_share_memory(rank: int, size: int, elements: int) -> None:
+    """The values are Gloo's, whatever the size: each tensor counts as it was when the call began."""
+    whole, total = torch.full((elements,), rank + 1.0), size * (size + 1) / 2
+    dist.all_reduce_coalesced([whole, whole])
+    assert (whole == total).all()
+    whole = torch.full((3 * elements,), rank + 1.0)
+    dist.all_reduce_coalesced([whole[: 2 * elements], whole[elements:]])
+    assert (whole == total).all()
+    for place in range(size):  # where all workers have their contribution
+        rows = torch.full((size, elements), rank + 1.0)
+        dist.all_gather_into_tensor(rows.view(-1), rows[place])
+        assert torch.equal(rows[:, 0], torch.arange(1.0, size + 1)) and (rows == rows[:, :1]).all()
+        rows = torch.full((size, elements), rank + 1.0)
+        dist.all_gather(list(rows), rows[place])
+        assert torch.equal(rows[:, 0], torch.arange(1.0, size + 1)) and (rows == rows[:, :1]).all()
+
+
 @runs_in("trio")
 def test_overlapping_calls_of_all_kinds_complete_correctly(rank: int, size: int) -> None:
     generator = torch.Generator().manual_seed(7)  # the same seed, so the same calls, at all workers

@@ -260,7 +260,8 @@ class PythonBackend final : public c10d::Backend {
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     if (outputs.size() == 1 && inputs.size() == 1) {
-      const auto call = wiresum::all_gather_of(wiresum::DirectCall::kAllGather, outputs[0], inputs[0], size_, options);
+      const auto call =
+          wiresum::all_gather_of(wiresum::DirectCall::kAllGather, outputs[0], inputs[0], rank_, size_, options);
       if (WorkPtr work = start(c10d::OpType::ALLGATHER, kAllGather, inputs, call)) return work;
     }
     return run(c10d::OpType::ALLGATHER, kAllGather, inputs, "allgather", outputs, inputs, options);
@@ -273,7 +274,8 @@ class PythonBackend final : public c10d::Backend {
 
   WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
     constexpr const char* kTitle = "wiresum:_all_gather_base";
-    const auto call = wiresum::all_gather_of(wiresum::DirectCall::kAllGatherSingle, {output}, input, size_, options);
+    const auto call =
+        wiresum::all_gather_of(wiresum::DirectCall::kAllGatherSingle, {output}, input, rank_, size_, options);
     if (WorkPtr work = start(c10d::OpType::_ALLGATHER_BASE, kTitle, {input}, call)) return work;
     return run(c10d::OpType::_ALLGATHER_BASE, kTitle, {input}, "all_gather_single", output, input, options);
   }

@@ -84,7 +84,7 @@ inline std::optional<DirectCall> all_reduce_of(const std::vector<at::Tensor>& te
 
 /// `written` is a tensor for each of the workers, or one for all.
 inline std::optional<DirectCall> all_gather_of(DirectCall::Name name, const std::vector<at::Tensor>& written,
-                                               const at::Tensor& given, int workers,
+                                               const at::Tensor& given, int rank, int workers,
                                                const c10d::AllgatherOptions& options) {
   const std::int64_t elements = name == DirectCall::kAllGather ? given.numel() : given.numel() * workers;
   const std::size_t tensors = name == DirectCall::kAllGather ? static_cast<std::size_t>(workers) : 1;
@@ -94,6 +94,16 @@ inline std::optional<DirectCall> all_gather_of(DirectCall::Name name, const std:
   if (!is_in_place(given) || written.size() != tensors || !std::all_of(written.begin(), written.end(), suits)) {
     return {};
   }
+  // Python copies a contribution that lies where another worker's goes.
+  const auto begin_of = [](const at::Tensor& tensor) { return static_cast<const std::byte*>(tensor.const_data_ptr()); };
+  const std::byte* const begin = begin_of(given);
+  const auto overlaps = [&](const at::Tensor& tensor) {
+    return begin < begin_of(tensor) + tensor.nbytes() && begin_of(tensor) < begin + given.nbytes();
+  };
+  const auto at_rank = static_cast<std::size_t>(rank);
+  const std::byte* const own =
+      name == DirectCall::kAllGather ? begin_of(written[at_rank]) : begin_of(written[0]) + at_rank * given.nbytes();
+  if (begin != own && std::any_of(written.begin(), written.end(), overlaps)) return {};
   return DirectCall{name, c10d::ReduceOp::SUM, given, written, options.timeout, !options.asyncOp};
 }
 

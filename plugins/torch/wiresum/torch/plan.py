@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -158,18 +159,20 @@ class CollectivePlan:
         if self.staged:
             copy_back(self.staged)
 
-    def source(self, tensor: torch.Tensor) -> int:
-        """The address of memory that holds the tensor's values."""
-        return self.address(tensor, copied_out=False)
+    def source(self, tensor: torch.Tensor, *, copied: bool = False) -> int:
+        """The address of memory that holds the tensor's values: a copy's if `copied`."""
+        return self.address(tensor, copied_out=False, copied=copied)
 
     def destination(self, tensor: torch.Tensor) -> int:
         """The address of memory whose content the tensor gets."""
         return self.address(tensor, copied_in=False)
 
-    def address(self, tensor: torch.Tensor, *, copied_in: bool = True, copied_out: bool = True) -> int:
+    def address(
+        self, tensor: torch.Tensor, *, copied_in: bool = True, copied_out: bool = True, copied: bool = False
+    ) -> int:
         """The address of memory that holds the tensor's values and whose content the tensor gets."""
         memory = tensor
-        if not in_place(tensor) or (copied_in and self.factor is not None):
+        if copied or not in_place(tensor) or (copied_in and self.factor is not None):
             self.is_copied = True
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             if copied_in:
@@ -196,6 +199,18 @@ def is_fp8(tensor: torch.Tensor) -> bool:
 def in_place(tensor: torch.Tensor) -> bool:
     """True if the tensor's own memory holds its values in row-major order."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    """True if two of the tensors that are used in place share memory: a sum that is written to one would be added for
+    the other again."""
+    spans = sorted((each.data_ptr(), each.data_ptr() + _bytes(each)) for each in tensors if in_place(each))
+    return any(begin < end for (_, end), (begin, _) in pairwise(spans))
+
+
+def overlap_with(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
+    """True if the tensor and one of the others, used in place, share memory."""
+    return any(overlap([tensor, other]) for other in others)
 
 
 def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -283,10 +298,11 @@ def _by_dtype(
 ) -> list[CollectivePlan]:
     """One plan for each dtype, in the order in which dtypes first appear."""
     plans: dict[torch.dtype, CollectivePlan] = {}
+    copied = len(tensors) > 1 and overlap(tensors)
     for tensor in tensors:
         if (plan := plans.get(tensor.dtype)) is None:
             plan = plans[tensor.dtype] = plan_of(tensor.dtype)
-        address = plan.address(tensor)
+        address = plan.address(tensor, copied=copied)
         plan.regions.append(Region(address, address, _bytes(tensor) // plan.element_bytes))
     return list(plans.values())
 
@@ -318,8 +334,9 @@ def all_gather(gathers: Sequence[tuple[Sequence[torch.Tensor], torch.Tensor]], *
     for outputs, contribution in gathers:
         _require_same_dtype("all-gather", contribution, outputs)
         _require_elements("all-gather", "output", rank, outputs[rank].numel(), "my input", contribution.numel())
+        copied = contribution.data_ptr() != outputs[rank].data_ptr() and overlap_with(contribution, outputs)
         for owner, output in enumerate(outputs):
-            source = plan.source(contribution) if owner == rank else None
+            source = plan.source(contribution, copied=copied) if owner == rank else None
             plan.regions.append(Region(source, plan.destination(output), _bytes(output)))
     return plan
 
@@ -333,8 +350,9 @@ def all_gather_single(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], *, ran
         _require_whole("all-gather", "output", output.numel(), "input", contribution.numel(), size)
         part = _bytes(contribution)
         base = plan.destination(output)
+        copied = contribution.data_ptr() != base + rank * part and overlap_with(contribution, [output])
         for owner in range(size):
-            source = plan.source(contribution) if owner == rank else None
+            source = plan.source(contribution, copied=copied) if owner == rank else None
             plan.regions.append(Region(source, base + owner * part, part))
     return plan
 
