@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Generator
 
+import hypothesis
 import pytest
 
 from wiresum_lab.patience import FACTOR, PATIENCE_S
@@ -20,6 +21,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile(
+        "wiresum", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("wiresum")
     config.addinivalue_line("markers", UNPROVED)
     if not is_worker(config):
         config.pluginmanager.register(Reporter(config))
