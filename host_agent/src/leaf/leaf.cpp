@@ -60,6 +60,7 @@ std::size_t Leaf::results_bytes(std::uint16_t lanes, std::uint32_t slots) noexce
 Leaf::Leaf(const Job& job, transport::DataPath uplink)
     : job_(job),
       shape_(packet_bytes(job)),
+      stride_(dataplane::Dataplane::stride(sizes_of(job.lanes, job.slots))),
       path_(std::move(uplink)),
       uplink_(path_.transport.get()),
       event_(uplink_ != nullptr && uplink_->wake_event() >= 0 ? copy_of(uplink_->wake_event()) : shm::make_event()),
@@ -161,12 +162,9 @@ void Leaf::answer(const dataplane::Decision& decision, bool marked) noexcept {
 }
 
 void Leaf::post_to_all(const dataplane::Decision& decision, bool marked) noexcept {
-  if (decision.payload.empty()) {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) copy_to(rank, decision, marked);
-    return;
-  }
-  const auto offset =
-      static_cast<std::size_t>(decision.payload.data() - results_.data()) - std::size_t{wire::kHeaderBytes};
+  // A RESULT without words lies before its cell's, too, since a channel has few copies.
+  const std::size_t offset = shm::kLineBytes + decision.answer.cell * stride_ - std::size_t{wire::kHeaderBytes};
+  assert(decision.payload.empty() || decision.payload.data() == results_.data() + offset + wire::kHeaderBytes);
   wire::encode(decision.answer, std::span<std::byte, wire::kHeaderBytes>(results_.data() + offset, wire::kHeaderBytes));
   for (Rank& rank : ranks_) {
     if (!rank.end.post(offset, wire::kHeaderBytes + decision.payload.size(), marked)) ++lost_;

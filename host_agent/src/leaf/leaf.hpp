@@ -96,6 +96,7 @@ class Leaf final : public transport::Transport {
 
   Job job_;
   const transport::shm::Shape shape_;
+  const std::size_t stride_;  // bytes from a cell's lanes to the next one's
   transport::DataPath path_;
   transport::Transport* const uplink_;  // the transport of path_
   process::Descriptor event_;           // ends wait(); the uplink's own event, where there is one

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <set>
 #include <utility>
 
 namespace wiresum::leaf {
@@ -41,6 +42,44 @@ TEST(Leaf, ARankCannotSpeakForAnotherNorForTheSwitch) {
   own.worker = 1;
   say(own, kLanes);
   EXPECT_EQ(leaf.counters().contributions[1], 1u);
+}
+
+TEST(Leaf, ResultsWithoutWordsReachAllRanksOfAllSlots) {
+  constexpr std::uint32_t kMany = 256;
+  Leaf leaf({.number = 1, .key = 7, .ranks = 2, .lanes = kLanes, .slots = kMany}, {});
+  ShmTransport rank(leaf.link(1), kLeafPacketBytes);
+  const auto contribute = [](transport::Transport& transport, std::uint8_t worker) {
+    for (std::uint16_t slot = 0; slot < kMany; ++slot) {
+      const std::span<wire::Packet> places = transport.buffers(1);
+      ASSERT_EQ(places.size(), 1u);
+      const auto cell = static_cast<std::uint16_t>(2 * slot + 1);
+      const wire::Header meta{
+          .kind = wire::Kind::kMeta, .job = 1, .key = 7, .worker = worker, .cell = cell, .round = 1};
+      wire::encode(meta, std::span<std::byte, wire::kHeaderBytes>(places[0].data, wire::kHeaderBytes));
+      places[0].bytes = wire::kHeaderBytes;
+      transport.send(1, {&kSwitch, 1}, 0, false);
+    }
+  };
+  contribute(leaf, 0);
+  contribute(rank, 1);
+  std::array<transport::RxDatagram, 8> datagrams{};
+  std::set<std::uint16_t> cells;
+  const auto look = [&](transport::Transport& transport) {
+    const std::size_t count = transport.receive(datagrams);
+    for (std::size_t i = 0; i < count; ++i) {
+      wire::Header header;
+      EXPECT_EQ(wire::decode(datagrams[i].bytes, header), wire::ParseError::kNone);
+      cells.insert(header.cell);
+    }
+    return count;
+  };
+  while (look(leaf) != 0) {
+  }
+  EXPECT_EQ(std::exchange(cells, {}).size(), kMany);
+  while (look(rank) != 0) {
+  }
+  EXPECT_EQ(cells.size(), kMany);
+  EXPECT_EQ(leaf.lost(), 0u);
 }
 
 TEST(Leaf, WhatMakesNoSenseIsRefused) {
