@@ -187,7 +187,7 @@ std::byte* LeafEnd::copy() noexcept {
 }
 
 void LeafEnd::post_copy(std::size_t bytes, bool marked) noexcept {
-  const std::uint32_t copy = copies_++ % kCopies;
+  const auto copy = static_cast<std::uint32_t>(copies_++ % kCopies);
   copy_at_[copy] = down_.at() + posted_;
   push(answer_at(copy * shape_.stride, bytes, kIsCopy | (marked ? kMarked : 0)));
 }

@@ -162,7 +162,7 @@ class LeafEnd {
   Position down_;
   std::uint32_t lent_ = 0;
   std::uint32_t posted_ = 0;                      // answers posted and not published yet
-  std::uint32_t copies_ = 0;                      // copies posted since the beginning
+  std::uint64_t copies_ = 0;                      // copies posted since the beginning
   std::array<std::uint32_t, kCopies> copy_at_{};  // the position of the answer that each copy was last for
 };
 
