@@ -120,6 +120,20 @@ def test_an_invalid_list_is_refused_at_the_start_and_ignored_later(
         Authority.open(pki).revoke([])
 
 
+def test_a_list_that_could_not_be_read_is_read_again(pki: Path, caplog: pytest.LogCaptureFixture) -> None:
+    revoked = Revocations(pki / "controller")
+    authority = pki / "controller" / "ca.crt"
+    authority.rename(hidden := authority.with_name("hidden"))
+    revoke(pki, "bad")
+    put(pki)
+    assert [revoked.refresh() for _ in range(3)] == [False] * 3
+    assert caplog.text.count("in use stays: cannot read") == 1
+    hidden.rename(authority)
+    assert revoked.refresh()
+    assert revoked.has(serial(pki / "bad"))
+    assert not revoked.refresh()
+
+
 def test_what_a_watcher_is_told_and_ends(pki: Path) -> None:
     """Both for the list that was there before, and for each that is new; an error does not keep it from the next."""
     revoke(pki, "good")
@@ -134,7 +148,7 @@ def test_what_a_watcher_is_told_and_ends(pki: Path) -> None:
 
         def tell() -> None:
             note("told")
-            if len(seen) == 3:
+            if len(seen) == 4:
                 raise ZeroDivisionError
 
         watching = asyncio.create_task(revoked.watch(tell, lambda: note("ended")))
@@ -148,9 +162,11 @@ def test_what_a_watcher_is_told_and_ends(pki: Path) -> None:
     assert seen == [
         ("told", False, 0.0),
         ("ended", False, 0.5),
+        ("told", False, 0.5),
         ("told", True, 2.5),
         ("told", True, 3.5),
         ("ended", True, 4.0),
+        ("told", True, 4.0),
     ]
 
 

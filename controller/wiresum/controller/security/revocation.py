@@ -36,18 +36,22 @@ class Revocations:
         self._path = tls.expanduser() / REVOKED_FILE if tls else None
         self._signature = self._sign()
         self._serials = self._read() if self._signature else frozenset[str]()
+        self._warned = ""
+        """What was said of a list that cannot be used, which is said once."""
 
     def refresh(self) -> bool:
         """Reads the list if it was replaced. True if the list is a new one."""
         signature = self._sign()
         if signature == self._signature:
             return False
-        self._signature = signature
         try:
             self._serials = self._read()
-        except CredentialsError as error:
-            log.warning("the list of revoked certificates in use stays: %s", error)
+        except CredentialsError as error:  # it is read again: whatever keeps it from being read may pass
+            if str(error) != self._warned:
+                log.warning("the list of revoked certificates in use stays: %s", error)
+            self._warned = str(error)
             return False
+        self._signature, self._warned = signature, ""
         log.info("%d certificates are revoked now", len(self._serials))
         return True
 
@@ -62,6 +66,7 @@ class Revocations:
                     tell()
                     await asyncio.sleep(TELL_S)
                     end()
+                    tell()  # those that were let in before their calls ended
                     due = False
             except Exception:  # the next list must still be seen
                 log.exception("holders of revoked certificates could not be turned out; it is tried again")
