@@ -153,6 +153,10 @@ def test_of_too_many_records_the_oldest_go(store: Store, monkeypatch: pytest.Mon
     after = JobsHarness(store=store)
     assert list(set_aside(after)) == ["job-2", "job-3"]
     assert [each.record.name for each in store.load().set_aside] == ["job-2", "job-3"]
+    running(after, "job-4")
+    poison(store, "job-4", lambda body: body.update(key=0))
+    store.begin()
+    assert list(set_aside(JobsHarness(store=store))) == ["job-3", "job-4"]
 
 
 def test_a_record_with_a_name_of_any_bytes_is_shown_and_removed(store: Store) -> None:

@@ -54,6 +54,7 @@ class RecordsSetAside:
                 self._emit(Forget(each))
                 self._emit(Save(each.record))
             yield found
+        self._kept.sort(key=lambda each: each.sequence)
         while len(self._kept) > SET_ASIDE_MAX:
             self._forget(self._kept.pop(0))
 
