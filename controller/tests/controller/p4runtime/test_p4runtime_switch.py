@@ -193,6 +193,17 @@ def test_a_job_that_the_switch_refuses_leaves_no_entries(
     assert len(table(switch, "admit")) == 6
 
 
+def test_what_a_refused_job_leaves_is_evicted_later(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
+    proxy.refuses = lambda kind, where: kind == "DELETE" or (kind, where) == ("INSERT", "admit")
+    with pytest.raises(DriverError, match="could not add"):
+        switch.admit(job)
+    assert table(switch, "deliver")
+    proxy.refuses = lambda _kind, _place: False
+    switch.evict(job.job)
+    assert not table(switch, "deliver")
+    switch.admit(job)
+
+
 def test_a_failed_eviction_can_be_repeated(switch: P4RuntimeSwitch, proxy: Proxy, job: JobEntry) -> None:
     switch.admit(job)
     proxy.refuses = lambda kind, _place: kind == "DELETE"

@@ -11,7 +11,6 @@ that the sums of its jobs are lost.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -87,8 +86,10 @@ class P4RuntimeSwitch:
                 for batch in difference([], wanted):
                     self._apply(batch, f"for job {entry.job}")
             except DriverError:
-                with contextlib.suppress(DriverError):  # the first error counts
+                try:
                     self._remove(wanted, entry)
+                except DriverError:  # the first error counts, and evict() removes the rest
+                    self._jobs[entry.job] = entry
                 raise
             self._jobs[entry.job] = entry
             self._ended.pop(entry.job, None)
