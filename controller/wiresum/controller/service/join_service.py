@@ -105,11 +105,9 @@ class JoinService(join_pb2_grpc.JoinServiceServicer):
 
     async def Diagnose(self, request: join.Member, context: Any) -> join.Diagnosis:  # noqa: N802
         job = await found(context, self._effects, lambda: self._jobs.find(request).job)
-        names = list(job.lease.nodes)
-        answers = await asyncio.gather(*(self._effects.counters(name, [job.lease.number]) for name in names))
-        counted = {
-            name: answer[1][job.lease.number] for name, answer in zip(names, answers, strict=True) if answer is not None
-        }
+        names, number = list(job.lease.nodes), job.lease.number  # the job may move meanwhile
+        answers = await asyncio.gather(*(self._effects.counters(name, [number]) for name in names))
+        counted = {name: answer[1][number] for name, answer in zip(names, answers, strict=True) if answer is not None}
         return report.diagnosis(job, counted, self._clock(), self._jobs.moving)
 
     async def Prove(self, request: join.Challenge, context: Any) -> join.Proof:  # noqa: N802
