@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wiresum.compress.native import pack, unpack
@@ -28,7 +28,6 @@ def contributions_whose_sum_fits(draw: st.DrawFn) -> tuple[int, np.ndarray, np.n
     return bits, values, wanted
 
 
-@settings(deadline=None)
 @given(contributions_whose_sum_fits())
 def test_sums_are_exact_if_they_fit_even_where_contributions_wrap(case: tuple[int, np.ndarray, np.ndarray]) -> None:
     bits, values, wanted = case

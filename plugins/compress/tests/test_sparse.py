@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wiresum.compress as wc
@@ -74,7 +74,6 @@ def test_a_partition_sends_no_index() -> None:
     assert aggregator.traffic.sent_bytes == 2 + 60 / 4 * 4, "an exponent, and a quarter of the values"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.integers(1, 40))
 def test_the_largest_magnitudes_are_chosen_and_ties_go_to_the_lower_index(numbers: list[int], count: int) -> None:
     values = np.array(numbers, float)

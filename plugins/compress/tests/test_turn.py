@@ -37,7 +37,7 @@ def test_streams_differ() -> None:
     assert np.mean(TURN.uniform(1000) == TURN.uniform(1000, stream=1)) < 0.01
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 300), st.integers(0, 320))
 def test_any_part_of_a_draw_can_be_computed_alone(count: int, first: int) -> None:
     whole = TURN.uniform(1000)

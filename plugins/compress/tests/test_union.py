@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wiresum.compress import Compressor, GTopK, InProcess, RandK, RandKPartition, Threshold, TopK
@@ -26,7 +26,6 @@ class Forced(InProcess):
         return self.summed
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), st.data())
 def test_indices_survive_encoding(size: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, size))

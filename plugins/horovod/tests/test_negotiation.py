@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wiresum.horovod.torch.negotiation import DuplicateNameError, Negotiation, Response
@@ -49,7 +49,6 @@ class Ranks:
             self.ranks[rank].submit(request)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_all_ranks_execute_every_call_once_and_in_one_order(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 4))
@@ -146,7 +145,6 @@ def test_a_joined_rank_is_not_waited_for_when_two_kinds_meet_under_one_name() ->
     assert all("rank 0 has allreduce; rank 2 has allgather" in str(outcome.error) for outcome in ranks.cycle())
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_kinds_called_in_one_order_under_one_name_never_fail(data: st.DataObject) -> None:
     size = data.draw(st.integers(2, 4))

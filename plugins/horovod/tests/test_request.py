@@ -6,12 +6,12 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wiresum.horovod.torch.request import MalformedMessageError, Op, Request, RequestType, decode, encode
 
-patient = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40)
 counts = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 requests = st.integers(0, 3).flatmap(
     lambda tensors: st.builds(
@@ -35,20 +35,20 @@ anything = st.recursive(
 )
 
 
-@patient
+@few
 @given(st.lists(requests, max_size=3))
 def test_requests_survive_encoding(sent: list[Request]) -> None:
     assert decode(encode(sent)) == sent
 
 
-@patient
+@few
 @given(st.binary(min_size=1) | anything.map(lambda value: json.dumps(value).encode()))
 def test_anything_else_is_a_malformed_message(message: bytes) -> None:
     with contextlib.suppress(MalformedMessageError):
         decode(message)
 
 
-@patient
+@few
 @given(requests, st.integers(0, 10), anything)
 def test_a_field_of_another_type_is_decoded_or_refused_as_malformed(
     request: Request, field: int, value: object

@@ -406,7 +406,7 @@ entities = (
 )
 CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "UNIMPLEMENTED"}
 CODES |= {"OUT_OF_RANGE", "RESOURCE_EXHAUSTED"}
-FUZZ = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=100, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @FUZZ

@@ -51,7 +51,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.run_max == 64
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 
 
