@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "patience.hpp"
+#include "process/descriptor.hpp"
 
 namespace wiresum::transport {
 namespace {
@@ -456,6 +458,7 @@ TEST(UdpTransport, HearsAnotherPeerAndItsGroupFromNowOn) {
   };
   EXPECT_EQ(heard(1), (std::multiset<std::string>{"before"}));
   UdpSocket of_group = in_group_of(peers[1]);
+  const process::Descriptor of_forked_child(dup(of_group.descriptor()));
   ASSERT_TRUE(transport.hear({&peers[1], 1}, &of_group));
   EXPECT_EQ(heard(2), (std::multiset<std::string>{"after", "after to all"}));
   send_all(transport, {"answer"}, {&peers[1], 1});
@@ -463,6 +466,14 @@ TEST(UdpTransport, HearsAnotherPeerAndItsGroupFromNowOn) {
   of_group = in_group_of(peers[0]);
   ASSERT_TRUE(transport.hear({&peers[0], 1}, &of_group));
   EXPECT_EQ(heard(2), (std::multiset<std::string>{"before", "before to all"}));
+  std::atomic<bool> woken = false;
+  std::thread waker([&] {
+    woken = true;
+    transport.wake();
+  });
+  transport.wait(-1);
+  EXPECT_TRUE(woken) << "what is unread in the forked child's socket wakes nobody here";
+  waker.join();
   ASSERT_TRUE(transport.hear({&peers[1], 1}, nullptr));
   EXPECT_EQ(heard(1), (std::multiset<std::string>{"after"}));
   EXPECT_FALSE(transport.hear(peers, nullptr)) << "it has one socket of its own";

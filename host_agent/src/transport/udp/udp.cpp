@@ -178,7 +178,11 @@ bool UdpTransport::hear(std::span<const wire::Endpoint> peers, UdpSocket* group)
     error_.store(error.code().value(), std::memory_order_relaxed);
     return false;
   }
-  sockets_.erase(sockets_.begin() + 1, sockets_.end());  // closes them, and ends their watch
+  // A copy in a forked child would keep a socket's watch after it is closed here.
+  for (std::size_t i = 1; i < sockets_.size(); ++i) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, sockets_[i].descriptor(), nullptr);
+  }
+  sockets_.erase(sockets_.begin() + 1, sockets_.end());
   ready_next_ = ready_count_ = 0;
   recent_ = 0;
   if (group == nullptr) return true;
