@@ -3,6 +3,8 @@ wrappers."""
 
 from __future__ import annotations
 
+import copy
+import io
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 import wiresum.compress as wc
+from wiresum.compress.ddp_hook import Granularity
 from wiresum.compress.groups import aggregator_of
 from wiresum_lab.ranks.cluster import Cluster
+
+from .methods import METHODS
 
 NAMES = ["0.weight", "0.bias", "2.weight", "2.bias"]
 
@@ -118,6 +123,106 @@ def wrapped(rank: int, size: int) -> None:
 
 def test_pytorchs_optimizer_wrappers_work_around_compression(trio: Cluster) -> None:
     trio.run(wrapped)
+
+
+EMPTY_METHODS = ("identity", "PowerSGD", "RandK", "RandK, same seed", "RandK, partition", "quantised RandK",
+                 "TopK, EF21", "TopK, quantised down", "block top-k ratio")  # fmt: skip
+
+
+class WithEmpty(torch.nn.Module):
+    """A layer, and parameters without values; or such a parameter alone."""
+
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.ones(0, 4))
+        self.layer = torch.nn.Identity() if alone else torch.nn.Linear(6, 5)
+        if not alone:
+            self.last = torch.nn.Parameter(torch.ones(3, 0))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        empty = sum(parameter.sum() for parameter in self.parameters() if parameter.numel() == 0)
+        return self.layer(inputs) + empty  # type: ignore[no-any-return]
+
+
+def with_empty(rank: int, size: int, granularity: Granularity, alone: bool) -> list[str]:
+    """The methods that give no gradients like these parameters, or do not go on from a checkpoint. From the second step
+    on, DDP has a bucket of empty parameters only."""
+    wrong, inputs = [], torch.arange(12.0).reshape(2, 6) + rank
+    for name in EMPTY_METHODS:
+        nets = [DistributedDataParallel(WithEmpty(alone), bucket_cap_mb=1e-6) for _ in range(3)]
+        attachments = []
+        for net in nets[:2]:
+            net.load_state_dict(nets[2].state_dict())
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            attachments.append(wc.attach(net, optimizer, METHODS[name], granularity=granularity))
+        for step in range(3):
+            if step == 2:
+                attachments[1].load_state_dict(attachments[0].state_dict())
+            for net in nets if step == 2 else nets[::2]:
+                net.zero_grad()
+                net(inputs).square().sum().backward()
+        found, again, expected = ([p.grad for p in net.parameters()] for net in nets)
+        shapes = [p.shape for p in nets[0].parameters()]
+        # The first step has other buckets, so by bucket it is compressed in another way.
+        continues = granularity == "bucket" or all(map(torch.equal, found, again))
+        if [grad.shape for grad in found] != shapes or not continues:
+            wrong.append(name)
+        if name == "identity":
+            torch.testing.assert_close(found, expected)
+        assert list(attachments[0].state_dict()["parameters"]) == [n for n, _ in nets[0].module.named_parameters()]
+        assert attachments[0].report().steps == 3
+    return wrong
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
+@pytest.mark.parametrize("granularity", ["layer", "bucket", "model"])
+def test_parameters_without_values_train(switched: Cluster, granularity: Granularity, alone: bool) -> None:
+    assert switched.run(with_empty, granularity, alone) == [[]] * 3
+
+
+def frozen_between(rank: int, size: int, options: dict[str, Any]) -> None:
+    """A layer is frozen after DDP has made its buckets, and thawed after some steps."""
+    nets = [DistributedDataParallel(model().module, **options) for _ in range(2)]
+    for ddp in nets:
+        ddp.module[0].requires_grad_(False)
+    attachment = wc.attach(nets[0], optimizer_of(nets[0]), wc.TopK(0.05))
+    assert list(attachment.state_dict()["parameters"]) == NAMES[2:]
+    for step in range(3):
+        found, expected = (gradients(ddp, rank, step) for ddp in nets)
+        assert list(found) == list(expected) == NAMES[2:]
+        assert not torch.allclose(found["2.weight"], expected["2.weight"])
+    if "static_graph" not in options:
+        for ddp in nets:
+            ddp.module[0].requires_grad_(True)
+        found, expected = (gradients(ddp, rank) for ddp in nets)
+        assert list(found) == list(expected) == NAMES
+        torch.testing.assert_close(found["0.weight"], expected["0.weight"])
+
+
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_a_layer_may_be_frozen_between_ddp_and_attach(trio: Cluster, options: dict[str, Any]) -> None:
+    """It is not compressed, not even when it is thawed."""
+    trio.run(frozen_between, options)
+
+
+def saved(rank: int, size: int) -> None:
+    """The whole model, not only its state, is saved and copied, as with PyTorch's own hooks."""
+    ddp = model()
+    attachment = wc.attach(ddp, optimizer_of(ddp), wc.TopK(0.05))
+    gradients(ddp, rank)
+    file = io.BytesIO()
+    torch.save(ddp, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(ddp)):
+        assert names_of_uncompressed(gradients(other, rank, 1), rank, 1) == NAMES, "the copy is plain"
+        wc.attach(other, optimizer_of(other), wc.TopK(0.05))
+        assert names_of_uncompressed(gradients(other, rank, 1), rank, 1) == []
+    assert names_of_uncompressed(gradients(ddp, rank, 1), rank, 1) == []
+    assert attachment.report().steps == 2
+
+
+def test_an_attached_model_can_be_saved_and_copied(trio: Cluster) -> None:
+    trio.run(saved)
 
 
 def two_models(rank: int, size: int) -> None:
@@ -311,6 +416,9 @@ def wrong(rank: int, size: int) -> None:
     skipping = DistributedDataParallel(torch.nn.Linear(3, 3), skip_all_reduce_unused_params=True)
     with pytest.raises(ValueError, match="use find_unused_parameters=True alone"):
         wc.attach(skipping, optimizer_of(skipping), wc.QSGD())
+    twisted = DistributedDataParallel(torch.nn.Linear(3, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"'weight' is complex, .*: train torch.view_as_real of it"):
+        wc.attach(twisted, optimizer_of(twisted), wc.QSGD())
     corrected = wc.GTopK(0.1, memory="momentum-correction")
     for kind, momentum in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"betas": (0.9, 0.99)})):
         with pytest.raises(ValueError, match=rf"and {kind.__name__} have momentum \(0\.9\): create"):

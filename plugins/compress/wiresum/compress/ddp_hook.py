@@ -88,9 +88,10 @@ def attach(
     scaler, if there is one: when its scale changes, so do the memories, which are in the units of the scaled gradients.
 
     RuntimeError if the model has another communication hook or compression attached, or a process group that has no
-    backend for CPU tensors. ValueError if a pattern matches no parameter, if both the method's memory and the optimizer
-    have momentum, if the optimizer is LBFGS or Rprop, if there is a scaler and the method compares gradients with a
-    fixed value, or if the workers' arguments or models differ. If only some workers refuse, all raise ValueError.
+    backend for CPU tensors. ValueError if a pattern matches no parameter, if a parameter is complex, if both the
+    method's memory and the optimizer have momentum, if the optimizer is LBFGS or Rprop, if there is a scaler and the
+    method compares gradients with a fixed value, or if the workers' arguments or models differ. If only some workers
+    refuse, all raise ValueError.
     TypeError, at this worker alone, if `model` is no DistributedDataParallel: without one there is no process group by
     which the other workers could learn of the error.
     """
@@ -111,12 +112,12 @@ def attach(
         scaler=scaler,
     )
     if model not in _attached:  # a hook stays for the life of the model
-        model.register_comm_hook(weakref.ref(model), lambda reference, bucket: _attached[reference()].arrived(bucket))
+        model.register_comm_hook(_Reference(model), compression_hook)
     _attached[model] = attachment
     return attachment
 
 
-def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+def compression_hook(state: Attachment | _Reference, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
     """The communication hook itself, for use inside PyTorch's own hook wrappers in place of `attach`:
     `model.register_comm_hook(Attachment(model, optimizer, method), fp16_compress_wrapper(compression_hook))`."""
     return state.arrived(bucket)
@@ -125,6 +126,18 @@ def compression_hook(state: Attachment, bucket: Bucket) -> torch.futures.Future[
 compression_hook.__annotations__ = {}  # DDP accepts only annotations that are classes
 
 _attached: weakref.WeakKeyDictionary[DistributedDataParallel, Attachment] = weakref.WeakKeyDictionary()
+
+
+class _Reference(weakref.ref[DistributedDataParallel]):
+    """The hook's state after `attach`. A pickled or copied model has its hooks and their states, so a reference is
+    pickled, and refers to the copy."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Reference, (self(),)
+
+    def arrived(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        # The model is in no variable, which the traceback of an error would keep.
+        return _attached[self()].arrived(bucket)  # type: ignore[index]
 
 
 class Attachment:
@@ -144,8 +157,9 @@ class Attachment:
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
-        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
-        self._pieces = {name: Piece(name, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
+        # DDP's buckets have parameters that were frozen after DDP was made, too.
+        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+        self._pieces = {name: Piece(name, tuple(p.shape)) for name, p in model.module.named_parameters()}
         aggregator = aggregator_of(model.process_group)
 
         def checked() -> dict[str, Any]:
@@ -159,7 +173,9 @@ class Attachment:
             require_one_momentum(method, optimizer)
             if scaler is not None:
                 _require_following_scale(method)
-            self._compressed = _compressed_of(self._pieces, leave_out, elements_min)
+            _require_real(self._parameters)
+            trainable = {name: self._pieces[name] for name in self._parameters}
+            self._compressed = _compressed_of(trainable, leave_out, elements_min)
             return {
                 "method": described(method),
                 "granularity": granularity,
@@ -171,7 +187,7 @@ class Attachment:
                 "optimizer": type(optimizer).__name__,
                 "find_unused_parameters": model.find_unused_parameters,
                 "static_graph": model.static_graph,
-                "parameter": {f"{i}": f"{name}: {self._shown(name)}" for i, name in enumerate(self._pieces)},
+                "parameter": {f"{i}": f"{name}: {self._shown(name)}" for i, name in enumerate(trainable)},
             }
 
         aggregator.require_agreement("the arguments of attach()", checked)
@@ -276,7 +292,8 @@ class Attachment:
             self._submit(lambda: self._follow_scale(call))
         future = call.future()
         if buffer.layout is torch.strided:
-            pieces = [self._pieces[self._names[id(parameter)]] for parameter in bucket.parameters()]
+            # Compressors need not know empty vectors.
+            pieces = [self._pieces[self._names[id(p)]] for p in bucket.parameters() if p.numel() > 0]
             used = [piece.name for piece in pieces if self._use is None or piece.name in self._use.here]
             self._held.append(_Held(call, buffer, pieces, used, future))
             self._dense_bytes += buffer.nbytes
@@ -437,6 +454,15 @@ def _require_every_bucket(model: DistributedDataParallel) -> None:
         )
 
 
+def _require_real(parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    for name, parameter in parameters.items():
+        if parameter.is_complex():
+            raise ValueError(
+                f"'{name}' is complex, and compressed gradients are real: train torch.view_as_real of it as the "
+                "parameter, and apply torch.view_as_complex in forward()"
+            )
+
+
 def _require_following_scale(method: Compressor | None) -> None:
     while method is not None:
         if not method.follows_scale:
@@ -509,7 +535,7 @@ class _Held:
     def await_values(self) -> None:
         self._values = values_of(self._copy.values())
         ends = np.cumsum([piece.size for piece in self.pieces])
-        parts = np.split(self._values, ends[:-1])
+        parts = np.split(self._values, ends)[:-1]  # a bucket of empty parameters has no piece
         self.parts = {piece.name: part for piece, part in zip(self.pieces, parts, strict=True)}
 
     def finish(self) -> None:
