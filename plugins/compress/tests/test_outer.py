@@ -217,6 +217,25 @@ def test_every_method_makes_outer_steps_towards_less_loss(name: str) -> None:
     assert first.loss(1000) < before
 
 
+@pytest.mark.parametrize("name", EVERY_METHOD)
+def test_parameters_without_values_stay_as_they_are(name: str) -> None:
+    models = [nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)) for _ in range(2)]
+    for model in models:
+        model.register_parameter("empty", nn.Parameter(torch.ones(0, 4)))
+    options = {"every": 2, "fragments": 2, "group": wc.InProcess(2)}
+    outer = wc.OuterSteps(models, averaging, EVERY_METHOD[name], **options)  # type: ignore[arg-type]
+    for _ in range(2):
+        for number, parameter in enumerate(chain(*(model.parameters() for model in models))):
+            parameter.data += number + 1
+        outer.step()
+        outer.step()
+    state = outer.state_dict()
+    assert state["parameters"]["empty"].shape == (0, 4)
+    again = wc.OuterSteps(models, averaging, EVERY_METHOD[name], **options)  # type: ignore[arg-type]
+    again.load_state_dict(state)
+    assert same_bits(again.state_dict(), state)
+
+
 def test_layers_are_dealt_so_that_fragments_are_about_as_large() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4), nn.Linear(4, 20))  # 6, 12 and 100 values
     outer = wc.OuterSteps([model], nesterov, wc.IntSGD(16), every=2, fragments=2, group=wc.InProcess(1))
@@ -359,6 +378,62 @@ def test_a_state_is_refused_unless_it_is_complete() -> None:
             outer.load_state_dict(wrong)  # type: ignore[arg-type]
 
 
+class Elsewhere(torch.Tensor):
+    """A tensor of another device: NumPy cannot have its memory."""
+
+    def numpy(self, **options: Any) -> Any:
+        raise TypeError("use Tensor.cpu() first")
+
+    def cpu(self, **options: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def in_flight() -> tuple[Simulated, dict[str, Any]]:
+    """Workers that wait for a sum, and an earlier state that does, too."""
+    simulated = Simulated(wc.IntSGD(16), every=4, delay=3)
+    simulated.run(9)
+    state = simulated.state()["outer"]
+    simulated.run(4)
+    return simulated, state
+
+
+def test_a_state_with_a_sum_in_flight_may_be_on_another_device() -> None:
+    simulated, state = in_flight()
+    expected = copy.deepcopy(state)
+    state["in_flight"]["means"] = [mean.as_subclass(Elsewhere) for mean in state["in_flight"]["means"]]
+    simulated.outer.load_state_dict(state)
+    assert same_bits(simulated.outer.state_dict(), expected)
+
+
+def without_values(tensors: dict[Any, Any], name: Any) -> None:
+    tensors[name] = tensors[name].to("meta")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda state: without_values(state["in_flight"]["means"], -1), NotImplementedError),
+        (lambda state: state["in_flight"].pop("due"), KeyError),
+        (lambda state: without_values(state["parameters"], "2.0.bias"), NotImplementedError),
+        (lambda state: without_values(state["optimizer"]["state"][5], "momentum_buffer"), NotImplementedError),
+        (lambda state: state["optimizer"]["param_groups"].pop(), ValueError),
+        (lambda state: state["engine"].pop("step"), ValueError),
+        (lambda state: state.update(steps="many"), ValueError),
+    ],
+    ids=["mean", "flight", "parameter", "momentum", "groups", "engine", "steps"],
+)
+def test_a_state_that_cannot_be_loaded_changes_nothing(
+    spoil: Callable[[dict[str, Any]], object], error: type[Exception]
+) -> None:
+    simulated, state = in_flight()
+    before = copy.deepcopy(simulated.outer.state_dict())
+    assert before["in_flight"] is not None
+    spoil(state)
+    with pytest.raises(error):
+        simulated.outer.load_state_dict(state)
+    assert same_bits(simulated.outer.state_dict(), before)
+
+
 # Refusals
 
 
@@ -377,6 +452,7 @@ def test_a_state_is_refused_unless_it_is_complete() -> None:
         ({"every": 2, "method": wc.TopK(0.1, memory="momentum-correction")}, "both the memory"),
         ({"every": 2, "model": network().bfloat16()}, r"'0.0.weight' is \[12, 9\] of bfloat16 .*torch.autocast"),
         ({"every": 2, "model": nn.Tanh()}, "no trainable parameter"),
+        ({"every": 2, "model": nn.ParameterList([torch.ones(0, 4)])}, "no trainable parameter with a value"),
     ],
 )
 def test_arguments_are_refused(options: dict[str, Any], text: str) -> None:

@@ -352,10 +352,11 @@ class Engine:
         `world_size_changed=True` accepts the checkpoint of any worker of a group of another size, whose own vectors
         become those of this worker. Then nothing can be averaged or saved before `synchronize`.
         """
-        self._require_loadable(state, world_size_changed)
+        self.require_loadable(state, world_size_changed=world_size_changed)
         self._load(state, world_size_changed)
 
-    def _require_loadable(self, state: Any, world_size_changed: bool) -> None:
+    def require_loadable(self, state: Any, *, world_size_changed: bool = False) -> None:
+        """Raises the error of `load_state_dict`, if there is one, and changes nothing."""
         require_version(state)
         require_entries(state, STATE_ENTRIES, "the state")
         found = differences(state["method"], described(self.method), "method")
@@ -377,7 +378,7 @@ class Engine:
         found += mismatched_names(with_state & tensors.keys(), tensors, "states")
         refuse(found)
         if self._down is not None:
-            self._down._require_loadable(state["down"], False)
+            self._down.require_loadable(state["down"])
 
     def _differing_workers(self, state: Mapping[str, Any], world_size_changed: bool) -> list[str]:
         there, here = state["world_size"], self.aggregator.workers
@@ -391,7 +392,7 @@ class Engine:
         return differences(list(state["workers"]), list(self.aggregator.local), "worker")
 
     def _load(self, state: Mapping[str, Any], world_size_changed: bool) -> None:
-        """Restores a state that `_require_loadable` has checked."""
+        """Restores a state that `require_loadable` has checked."""
         self.step, self._seed = int(state["step"]), int(state["seed"])
         self._tensors = _tensors_of(state)
         own = [{name: _copied(store) for name, store in mine.items()} for mine in state["own"]][: len(self._own)]

@@ -117,7 +117,8 @@ class OuterSteps:
             _require_schedule(every, fragments, delay, alpha)
             for mine in self._local:
                 _require_summable(mine)
-            self._pieces = {name: Piece(name, tuple(p.shape)) for name, p in self._local[0].items()}
+            # Compressors need not know empty vectors.
+            self._pieces = {name: Piece(name, tuple(p.shape)) for name, p in self._local[0].items() if p.numel() > 0}
             self._fragments = _fragments(self._pieces, fragments)
             self.parameters = {
                 name: nn.Parameter(p.detach().to("cpu", copy=True, memory_format=torch.contiguous_format))
@@ -203,14 +204,17 @@ class OuterSteps:
             require_version(state.get("engine"))
         require_entries(state, STATE_ENTRIES, "the state")
         refuse(differences(state["options"], self._options(), "outer steps"))
-        self._drop()
-        self.engine.load_state_dict(arrays_of(state["engine"]), world_size_changed=world_size_changed)
-        self.steps = int(state["steps"])
-        self._take(state)
-        if (flight := state["in_flight"]) is not None:
+        steps, engine, flight = int(state["steps"]), arrays_of(state["engine"]), None
+        if (saved := arrays_of(state["in_flight"])) is not None:
             means: Future[list[Vector]] = Future()
-            means.set_result([mean.numpy().copy() for mean in flight["means"]])
-            self._flight = _Flight(int(flight["fragment"]), int(flight["due"]), means)
+            means.set_result(saved["means"])
+            flight = _Flight(int(saved["fragment"]), int(saved["due"]), means)
+        if self._flight is not None:
+            wait([self._flight.means])  # the thread changes the engine
+        self.engine.require_loadable(engine, world_size_changed=world_size_changed)
+        self._take(state)
+        self.engine.load_state_dict(engine, world_size_changed=world_size_changed)
+        self.steps, self._flight = steps, flight
 
     def synchronize(self) -> None:
         """Lets workers go on together after a restart in which some have no state, or with another group. A collective:
@@ -242,10 +246,12 @@ class OuterSteps:
         }
 
     def _take(self, state: Mapping[str, Any]) -> None:
+        """Takes the parameters and the outer optimizer's state. An error changes neither."""
         with torch.no_grad():
+            taken = {name: torch.empty_like(p).copy_(state["parameters"][name]) for name, p in self.parameters.items()}
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
             for name, parameter in self.parameters.items():
-                parameter.copy_(state["parameters"][name])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+                parameter.copy_(taken[name])
 
     def _from(self, source: int, content: Bytes) -> Bytes:
         """The content of worker `source`, to which the others add zeros. All have the same length."""
@@ -325,8 +331,8 @@ def _require_schedule(every: int, fragments: int, delay: int, alpha: float) -> N
 
 
 def _require_summable(parameters: Mapping[str, nn.Parameter]) -> None:
-    if not parameters:
-        raise ValueError("the model has no trainable parameter")
+    if not any(parameter.numel() for parameter in parameters.values()):
+        raise ValueError("the model has no trainable parameter with a value")
     for name, parameter in parameters.items():
         if hasattr(parameter, "to_local"):  # a DTensor
             raise ValueError(f"'{name}' is sharded (FSDP): outer steps need whole parameters")
