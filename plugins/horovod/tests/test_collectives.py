@@ -153,6 +153,25 @@ def test_gradients_flow_through_collectives(rank: int, size: int) -> None:
     assert root.grad is not None and (root.grad == (2 if rank == 1 else 0)).all()
 
 
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"])
+@runs_in("trio")
+def test_second_derivatives_flow_through_collectives(rank: int, size: int, collective: str) -> None:
+    """Those of all-reduces once vanished without an error, and those of broadcasts waited for ranks that did not take
+    part."""
+    mine = torch.full((1 if collective == "allgather" else 3,), rank + 1.0, requires_grad=True)
+    run, expected = {
+        "allreduce": (lambda: hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5), 1.5 * 1.5 * 6 * 3),
+        "allgather": (lambda: hvd.allgather(mine), 2.0 * (rank + 1)),
+        "broadcast": (lambda: hvd.broadcast(mine, 1), 4.0 if rank == 1 else 0.0),
+        "alltoall": (lambda: hvd.alltoall(mine), 6.0 * (rank + 1)),
+        "reducescatter": (lambda: hvd.reducescatter(mine, op=hvd.Sum), 3 * 3 * 6 * 6.0),
+    }[collective]
+    (slope,) = torch.autograd.grad((run() ** 3).sum(), mine, create_graph=True)
+    (slope.sum() + (mine**2).sum()).backward()
+    assert mine.grad is not None
+    torch.testing.assert_close(mine.grad, torch.full_like(mine, expected + 2 * (rank + 1)))
+
+
 @runs_in("trio")
 def test_process_sets_are_jobs_of_their_own(rank: int, size: int) -> None:
     outer = hvd.add_process_set([0, 2])

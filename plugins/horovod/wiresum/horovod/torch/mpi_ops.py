@@ -129,12 +129,16 @@ def grouped_allreduce(
     """Calls `grouped_allreduce_async` and waits for the result, through which gradients flow."""
     op = _operator(op, average)
 
-    def reduce(values: _Tensors, name: str | None = None) -> _Tensors:
+    def reduce(values: _Tensors) -> _Tensors:
         handle = grouped_allreduce_async(values, None, name, op, prescale_factor, postscale_factor, process_set)
         reduced: _Tensors = synchronize(handle)
         return reduced
 
-    return _differentiable(functools.partial(reduce, name=name), reduce, tensors, compression)
+    def gradients_of(gradients: _Tensors) -> _Tensors:
+        plain = Compression.none
+        return grouped_allreduce(gradients, None, None, plain, op, prescale_factor, postscale_factor, process_set)
+
+    return _differentiable(reduce, gradients_of, tensors, compression)
 
 
 @_signed_as(allreduce_async_)
@@ -216,7 +220,7 @@ def grouped_allgather(
 
     def gradients_of(gradients: _Tensors) -> _Tensors:
         rows = [shape[0] for shape in shapes]
-        rows_of_ranks = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+        rows_of_ranks = allgather(torch.tensor([rows], dtype=torch.int64, device="cpu"), process_set=process_set)
         begins = rows_of_ranks[: process_set.rank()].sum(0).tolist()
         reduced = grouped_allreduce(gradients, op=Average, process_set=process_set)
         return [gradient.narrow(0, begin, count) for gradient, begin, count in zip(reduced, begins, rows, strict=True)]
@@ -260,7 +264,10 @@ def broadcast(
 
     def gradients_of(gradients: _Tensors) -> _Tensors:
         reduced = allreduce(gradients[0], op=Average, process_set=process_set)
-        return [reduced if runtime.current().place.rank == root_rank else torch.zeros_like(reduced)]
+        if runtime.current().place.rank == root_rank:
+            return [reduced]
+        # The zeros are computed from the mean, so that this rank takes part if that is differentiated in turn.
+        return [reduced.masked_fill(torch.ones_like(reduced, dtype=torch.bool), 0)]
 
     (result,) = _differentiable(
         lambda values: [synchronize(broadcast_async(values[0], root_rank, name, process_set))], gradients_of, [tensor]
@@ -293,7 +300,7 @@ def alltoall_async(
 
     def complete(result: tuple[torch.Tensor, list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         gathered, received = result
-        return gathered.to(tensor.device), torch.tensor(received, dtype=torch.int32)
+        return gathered.to(tensor.device), torch.tensor(received, dtype=torch.int32, device="cpu")
 
     return _start(RequestType.ALLTOALL, name, [buffer], process_set, complete, splits=tuple(mine))
 
