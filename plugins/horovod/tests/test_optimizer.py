@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 from typing import Any
 
@@ -75,6 +77,53 @@ def test_ranks_train_as_one_process_on_all_rows(
         everybody = hvd.allgather_object(parameter.detach())
         assert all(torch.equal(other, parameter) for other in everybody)
     assert compression or hvd.stats().collectives_network["all_reduce_coalesced"]
+
+
+def steps_with_closures(kind: str, skips: bool, first: int, stride: int) -> list[torch.Tensor]:
+    """The parameters, and the losses that steps have returned. With a stride of 1, one process trains on all rows."""
+    model = network(0).double()
+    line_search = {"line_search_fn": "strong_wolfe"} if kind == "LBFGS" else {}
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **line_search)
+    if stride > 1:
+        hvd.DistributedOptimizer(optimizer, model.named_parameters())
+
+    def closure(rows: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(rows[first::stride].double()), targets[first::stride].double())
+        loss.backward()
+        if skips:
+            optimizer.synchronize()
+        return loss if kind == "LBFGS" else loss.item()
+
+    losses = []
+    for number, batch in enumerate(batches(2)):
+        call = functools.partial(closure, *batch)
+        with optimizer.skip_synchronize() if skips else contextlib.nullcontext():
+            losses.append(torch.tensor(float(optimizer.step(closure=call) if number else optimizer.step(call))))
+    return [*model.parameters(), *losses]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
+@pytest.mark.parametrize("skips", [False, True])
+@runs_in("trio")
+def test_a_step_with_a_closure_has_reduced_gradients_and_losses(rank: int, size: int, kind: str, skips: bool) -> None:
+    """L-BFGS calls the closure as often as the losses say. With `skips`, the closure also synchronizes."""
+    mine, alone = steps_with_closures(kind, skips, rank, size), steps_with_closures(kind, False, 0, 1)
+    for found, expected in zip(mine, alone, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@runs_in("trio")
+def test_a_closure_whose_gradients_are_not_reduced_is_refused(rank: int, size: int) -> None:
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weights], lr=1.0), [("weights", weights)])
+    with (
+        pytest.raises(AssertionError, match=r"did not call optimizer\.synchronize\(\)"),
+        optimizer.skip_synchronize(),  # type: ignore[attr-defined]
+    ):
+        optimizer.step(lambda: (weights * rank).sum().backward())
+    optimizer.synchronize()  # type: ignore[attr-defined]
+    assert weights.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("made", ["before", "after", "before and after"])
@@ -320,6 +369,27 @@ def test_synchronized_batch_norm_equals_that_of_the_whole_batch(rank: int, size:
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad[begin:end], rtol=1e-2, atol=1e-2)
     parts.eval(), whole.eval()
     torch.testing.assert_close(parts(everything), whole(everything), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@runs_in("trio")
+def test_synchronized_batch_norm_takes_half_precision_as_batch_norm_does(
+    rank: int, size: int, dtype: torch.dtype
+) -> None:
+    """bfloat16 as in autocast, with float32 buffers; and a whole model in float16, whose sums and row counts exceed
+    that type."""
+    torch.manual_seed(3)
+    everything = (torch.randn(90_000, 2) + 5).to(dtype)
+    whole, parts = torch.nn.BatchNorm1d(2), hvd.SyncBatchNorm(2)
+    if dtype is torch.float16:
+        whole.half(), parts.half()
+    mine = everything[rank::size].clone().requires_grad_()
+    expected, found = whole(everything)[rank::size], parts(mine)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(parts.running_mean, whole.running_mean)
+    torch.testing.assert_close(parts.running_var, whole.running_var)
+    found.sum().backward()
+    assert mine.grad is not None and mine.grad.dtype is dtype and mine.grad.isfinite().all()
 
 
 @runs_in("trio")

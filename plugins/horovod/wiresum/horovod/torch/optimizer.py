@@ -140,10 +140,11 @@ class _Reduction:
         )
         if self.sparse_as_dense or all(parameter in self._sparse_dims for parameter in parameters):
             return
-        seen = torch.zeros(len(parameters), 3, dtype=torch.int32)
+        seen = torch.zeros(len(parameters), 3, dtype=torch.int32, device="cpu")
         for row, parameter in zip(seen, parameters, strict=True):
             if (gradient := parameter.grad) is not None:
-                row[:] = torch.tensor([1, *([1, gradient.sparse_dim()] if gradient.is_sparse else [0, 0])])
+                layout = [1, gradient.sparse_dim()] if gradient.is_sparse else [0, 0]
+                row[:] = torch.tensor([1, *layout], device="cpu")
         agreed = allreduce(seen, name="DistributedOptimizer.layouts", op=Sum, process_set=self.process_set)
         for parameter, (any_layout, sparse, dims) in zip(parameters, agreed.tolist(), strict=True):
             if any_layout:
@@ -242,17 +243,45 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         method: Callable[..., Any] = self._patched.get(name) or getattr(super(), name)
         return method
 
-    def step(self, *arguments: Any, **options: Any) -> Any:
+    def _reduce(self) -> None:
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
                     "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
             self.synchronize()
         self._synchronized = False
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure that also reduces the gradients and the loss that `closure` computes."""
+
+        def reducing() -> Any:
+            loss, reduction = closure(), self._reduction
+            self._reduce()
+            if reduction.is_under_way:
+                raise AssertionError(
+                    "The closure computed gradients within optimizer.skip_synchronize(), and did not call "
+                    "optimizer.synchronize() after loss.backward()."
+                )
+            if reduction.alone or not isinstance(loss, (torch.Tensor, float)):
+                return loss
+            # By the loss L-BFGS decides how far to go and how often to call the closure, as it must at all ranks alike.
+            mine = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(loss, device="cpu")
+            return allreduce(mine, name="DistributedOptimizer.loss", op=reduction.op, process_set=reduction.process_set)
+
+        return reducing
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        """Takes a step with the reduced gradients. The loss that a closure returns is reduced in the same way."""
+        if arguments and callable(arguments[0]):
+            arguments = (self._reducing(arguments[0]), *arguments[1:])
+        elif callable(options.get("closure")):
+            options["closure"] = self._reducing(options["closure"])
+        else:
+            self._reduce()
         return self._before("step")(*arguments, **options)
 
     step.hooked = True  # type: ignore[attr-defined]
