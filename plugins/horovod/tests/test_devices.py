@@ -13,7 +13,7 @@ import torch
 import wiresum.horovod.torch as hvd
 from wiresum_lab.doubles.device import BUILD_TIMEOUT_S
 from wiresum_lab.ranks import on_device
-from wiresum_lab.ranks.cluster import Cluster
+from wiresum_lab.ranks.cluster import Cluster, runs_in
 
 from . import horovod_ranks
 
@@ -73,3 +73,20 @@ def test_tensors_of_a_device_are_copied_to_host_memory_and_back(
     launch: Callable[..., Cluster], test: Callable[..., None]
 ) -> None:
     launch(2).run(test, on_device.found_or_double())
+
+
+@runs_in("trio")
+def test_what_goes_over_the_network_is_not_made_on_the_default_device(rank: int, size: int) -> None:
+    """Ranks other than the root once received objects there. (Meta tensors have no memory to receive them.)"""
+    parameters = [torch.zeros(size, requires_grad=True), torch.zeros(size, 2, requires_grad=True)]
+    optimizer = torch.optim.SGD(parameters, lr=1.0 + rank, momentum=0.9)
+    with torch.device("meta"):
+        assert hvd.broadcast_object({"rank": rank}, root_rank=1) == {"rank": 1}
+        assert hvd.allgather_object(rank) == list(range(size))
+        hvd.DistributedOptimizer(optimizer, groups=1)
+        (hvd.allgather(parameters[0]).sum() + hvd.reducescatter(parameters[1]).sum()).backward()
+        received, counts = hvd.alltoall(parameters[0], splits=[1] * size)
+        optimizer.step(lambda: float(rank))
+        hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    assert optimizer.param_groups[0]["lr"] == 2.0 and counts.tolist() == [1] * size
+    assert received.is_cpu and all(state["momentum_buffer"].is_cpu for state in optimizer.state.values())

@@ -52,14 +52,15 @@ class Execution:
         self._in_network = backend is not None and backend.network is not None
 
     def sum_words(self, words: Sequence[int]) -> list[int]:
-        vector = torch.tensor(words, dtype=torch.int32)
+        vector = torch.tensor(words, dtype=torch.int32, device="cpu")
         self._group.allreduce([vector]).wait()
         summed: list[int] = vector.tolist()
         return summed
 
     def exchange(self, message: bytes, sizes: Sequence[int]) -> list[bytes]:
-        mine = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
-        gathered = torch.empty(sum(sizes), dtype=torch.uint8)
+        nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+        mine = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else nothing
+        gathered = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu")
         for work in self._gather(gathered, mine, sizes):
             work.wait()
         return [part.numpy().tobytes() for part in gathered.split(list(sizes))]
@@ -128,7 +129,7 @@ class Execution:
         results = []
         for position, buffer in enumerate(handle.buffers):
             sizes = [request.shapes[position][0] for request in outcome.requests if request is not None]
-            gathered = torch.empty((sum(sizes), *buffer.shape[1:]), dtype=buffer.dtype)
+            gathered = torch.empty((sum(sizes), *buffer.shape[1:]), dtype=buffer.dtype, device="cpu")
             works += self._gather(gathered, buffer, sizes)
             results.append(gathered)
         handle.launch(works, results)
@@ -157,7 +158,7 @@ class Execution:
     def _alltoall(self, outcome: Response, handle: Handle) -> list[dist.Work]:
         (buffer,) = handle.buffers
         received = [request.splits[self._rank] for request in outcome.requests if request is not None]
-        gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype)
+        gathered = torch.empty((sum(received), *buffer.shape[1:]), dtype=buffer.dtype, device="cpu")
         row_bytes = math.prod(buffer.shape[1:]) * buffer.element_size()
         work: dist.Work = getattr(self._group, installed_name("all_to_all_single"))(
             _as_bytes(gathered),
@@ -213,7 +214,8 @@ def name_of(dtype: torch.dtype) -> str:
 def _zeros(outcome: Response) -> list[torch.Tensor]:
     request = outcome.request
     return [
-        torch.zeros(shape, dtype=dtype_of(dtype)) for shape, dtype in zip(request.shapes, request.dtypes, strict=True)
+        torch.zeros(shape, dtype=dtype_of(dtype), device="cpu")
+        for shape, dtype in zip(request.shapes, request.dtypes, strict=True)
     ]
 
 

@@ -84,7 +84,7 @@ def broadcast_object(
     if is_root:
         message = _as_tensor(objects.sealed(body, secret, call, nonces))
     else:
-        message = torch.empty(sizes[members.index(root_rank)], dtype=torch.uint8)
+        message = torch.empty(sizes[members.index(root_rank)], dtype=torch.uint8, device="cpu")
     broadcast_(message, root_rank, f"{name}.bytes", process_set)
     return obj if is_root else objects.unpickled(objects.opened(_as_bytes(message), secret, call, nonces))
 
