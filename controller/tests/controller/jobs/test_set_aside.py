@@ -99,6 +99,22 @@ def test_a_job_goes_on_when_the_configuration_has_its_switch_again(store: Store)
     assert after.outputs(Tell) == []
 
 
+def test_a_job_that_was_set_aside_does_not_take_the_name_that_another_has_now(store: Store) -> None:
+    def serve(*names: str) -> JobsHarness:
+        store.begin()
+        return JobsHarness(switches=[switch(name, SIZES) for name in names], store=store)
+
+    name = serve("left", "right").running()[0].job.lease.switch_name
+    (other,) = {"left", "right"} - {name}
+    (worker,) = serve(other).running(1)
+    for _ in range(2):  # it is tried again, and fails again
+        after = serve("left", "right")
+        assert set_aside(after) == {"a-job": "another job has its name"}
+        assert [job.lease.switch_name for job in after.jobs.all()] == [other]
+    after.leave(after.jobs.attend(member(worker), after.now))
+    assert serve(name, other).jobs.roster.named["a-job"].lease.switch_name == name, "the name is free"
+
+
 def test_a_job_of_a_host_that_is_no_longer_configured_disturbs_no_other(store: Store) -> None:
     before = JobsHarness(store=store)
     before.running(job_name="gone", endpoint=join.Endpoint(address="10.0.0.9", port=5000), world_size=1)

@@ -286,6 +286,7 @@ class Jobs:
             switch.trouble_since = now
         switch.trouble = trouble
         switch.note_unready()
+        self.waiting.due = True  # leases that are over do not count in a quota there
         if not trouble:
             for job in [lease.job for lease in switch.held() if lease.is_current]:
                 job.watch.note_progress(now)  # the switch was cut off: workers get time to be heard
@@ -444,6 +445,9 @@ class Jobs:
 
         def take(record: JobRecord) -> Job:
             job = job_of(record, now, self._unix_offset)
+            other = self.roster.named.get(job.name)
+            if other is not None and State.ENDING not in (job.state, other.state):
+                raise ValueError("another job has its name")
             self.cluster.take_again(job.lease)
             return job
 
