@@ -12,7 +12,7 @@ from wiresum.controller.jobs.job import LeaseState, State, Wants, Worker
 from wiresum.controller.jobs.limits import Limits, Quota
 from wiresum.controller.resources import Amounts, JobShape
 from wiresum_lab.doubles.controller import NOBODY, JobsHarness, member, switch
-from wiresum_lab.doubles.moving import running
+from wiresum_lab.doubles.moving import in_the_way, restart, running, two
 
 HOUR_MS = 3_600_000
 HALF = [Quota("", switch_percent=50)]
@@ -113,6 +113,51 @@ def test_a_job_that_waits_in_the_queue_is_not_given_up_with_those_that_form() ->
     assert second.job.state is State.QUEUED
     harness.leave(first)
     assert second.job.state is State.RUNNING
+
+
+def test_a_lease_that_is_over_does_not_count_while_its_switch_cannot_forget_it() -> None:
+    made = JobsHarness(switches=two(), quotas=[Quota("", jobs=1, slots=512)])
+    (worker,) = running(made, world_size=1, slots=512)
+    second, third = (made.ask(job_name=name, slots=512, timeout_ms=HOUR_MS) for name in ("second", "third"))
+    made.change("first", "no answer")
+    made.wait(1.5, beating=[worker])
+    assert (worker.job.lease.switch_name, second.job.lease.wants) == ("second", Wants.QUOTA)
+    made.leave(worker)
+    assert (second.job.state, second.job.lease.switch_name) == (State.RUNNING, "second")
+    (tenant,) = report.report(made.jobs, {}, made.now).tenants
+    assert (tenant.jobs, tenant.slots) == (1, 512)
+    made.change("first", "")
+    assert (made.slots_free, third.job.lease.wants) == (512, Wants.QUOTA), "the tenant has its quota"
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_a_job_that_ended_at_a_lost_switch_does_not_count(lost_first: bool) -> None:
+    made = JobsHarness(switches=two(), quotas=[Quota("", jobs=1)])
+    (worker,) = running(made, world_size=1)
+    waits = made.ask(job_name="waits", timeout_ms=HOUR_MS)
+    if lost_first:
+        made.change("first", "no answer")
+        made.leave(worker)
+    else:
+        made.switch_answers = False
+        made.leave(worker)
+        assert waits.job.lease.wants is Wants.QUOTA, "the switch is being told"
+        made.switch_answers = True
+        made.change("first", "no answer")
+    assert (waits.job.state, waits.job.lease.switch_name) == (State.RUNNING, "second")
+
+
+def test_a_job_that_moves_counts_though_its_switch_is_lost() -> None:
+    """No quota would stop it from going on besides another."""
+    made = JobsHarness(switches=two(), quotas=[Quota("ours", jobs=1)])
+    (worker,) = running(made, world_size=1, slots=512, tenant="ours")
+    in_the_way(made, "theirs", 256)
+    made.jobs.drain("first", resume=False)
+    restart(made, "first")
+    made.change("first", "no answer")
+    assert (worker.job.state, worker.job.lease.state) == (State.MOVING, LeaseState.RELEASED)
+    other = made.ask(job_name="other", slots=16, tenant="ours")
+    assert (other.job.state, other.job.lease.wants) == (State.QUEUED, Wants.QUOTA)
 
 
 def test_operators_alone_say_which_job_comes_before_others() -> None:

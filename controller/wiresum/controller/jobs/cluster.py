@@ -272,6 +272,22 @@ class Cluster:
         """All leases that have slots, each once."""
         return list(dict.fromkeys(lease for switch in self.switches.values() for lease in switch.numbered.values()))
 
+    def slots_of(self, tenant: str) -> dict[Lease, int]:
+        """The slots of each lease that counts in the tenant's quota, summed over its switches. What is over counts only
+        where a switch can be made to forget it: nobody can free the rest, and no other job could have it."""
+        slots: dict[Lease, int] = {}
+        for lease in self.holders():
+            if lease.job.tenant != tenant:
+                continue
+            counts = [
+                node.slots.count
+                for name, node in lease.nodes.items()
+                if node.slots is not None and not (lease.is_over and self.switches[name].why_unusable())
+            ]
+            if counts or not lease.is_over:
+                slots[lease] = sum(counts)
+        return slots
+
     def jobs_of(self, tenant: str) -> int:
         """How many jobs of this tenant have slots. A job with several switches counts at each of them."""
         return sum(switch.tally.of(tenant).of(JOBS) for switch in self.switches.values())

@@ -81,7 +81,7 @@ class Ending:
         for worker in job.members.workers.values():
             if worker.presence is Presence.ATTENDING:
                 self._emit(outputs.Tell(worker, ended))  # R4.31, R7.15
-        self._telling.release(job.lease)
+        self._release(job.lease)
 
     def release(self, lease: Lease, why: str, now: float) -> None:
         """Releases a lease that a job was to move to, or has moved from."""
@@ -91,8 +91,13 @@ class Ending:
             return
         self._roster.released[lease] = None
         self._saving.save(lease)
-        self._telling.release(lease)
+        self._release(lease)
         self.clear_if_done(lease, now)
+
+    def _release(self, lease: Lease) -> None:
+        self._telling.release(lease)
+        if any(self._cluster.switches[name].why_unusable() for name in lease.nodes):
+            self._waiting.due = True  # there the lease does not count in a quota any more
 
     def clear_if_done(self, lease: Lease, now: float) -> None:
         """Frees what switches have forgotten of the lease, and forgets a lease that has nothing any more, with its job

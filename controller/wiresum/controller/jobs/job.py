@@ -341,6 +341,12 @@ class Lease:
         return self.job.lease is self
 
     @property
+    def is_over(self) -> bool:
+        """True if no job needs this lease any more, and its switches have only to forget it. A job that moves needs the
+        lease that it has until it has the next one, since it counts in its tenant's quota."""
+        return self.state is LeaseState.RELEASED and not (self.is_current and self.job.state is State.MOVING)
+
+    @property
     def is_on_one_host(self) -> bool:
         """True if all workers share one stream, so that no packet of the job leaves their host."""
         return len(self.nodes) == 1 and len(self.root.branch.hosts) == 1 and self.job.members.world_size > 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from wiresum.controller.jobs.job import Job, Lease
@@ -69,23 +69,21 @@ class Quotas:
                 f"configuration, under [[tenant]])",
             )
 
-    def allowance(self, tenant: str, holders: Callable[[], Iterable[Lease]]) -> Allowance:
-        """What the tenant may still take. `holders`: returns all leases that have slots."""
+    def allowance(self, tenant: str, slots_of: Callable[[str], Mapping[Lease, int]]) -> Allowance:
+        """What the tenant may still take. `slots_of`: returns the slots of each lease of a tenant."""
         quota = self.of(tenant)
         if quota.jobs is None and quota.slots is None:
             return Allowance(None, None)
-        has = used(lease for lease in holders() if lease.job.tenant == tenant)
+        has = used(slots_of(tenant))
         return Allowance(
             jobs=None if quota.jobs is None else quota.jobs - has.jobs,
             slots=None if quota.slots is None else quota.slots - has.slots,
         )
 
 
-def used(holders: Iterable[Lease]) -> Used:
-    """Sums what the leases of a tenant have. `holders`: the tenant's leases that have slots."""
-    leases = list(holders)
-    taken = [node.slots.count for lease in leases for node in lease.nodes.values() if node.slots is not None]
-    return Used(len(leases), sum(taken))
+def used(slots: Mapping[Lease, int]) -> Used:
+    """Sums what a tenant has. `slots`: those of each of its leases."""
+    return Used(len(slots), sum(slots.values()))
 
 
 def whose_quota(tenant: str) -> str:

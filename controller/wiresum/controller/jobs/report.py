@@ -68,7 +68,7 @@ def report(jobs: Jobs, counted: Counted, now: float) -> join.Report:
 def _tenant(jobs: Jobs, tenant: str) -> join.TenantReport:
     quota = jobs.quotas.of(tenant)
     its_jobs = [job for job in jobs.all() if job.tenant == tenant]
-    has = used(lease for lease in jobs.cluster.holders() if lease.job.tenant == tenant)
+    has = used(jobs.cluster.slots_of(tenant))
     return join.TenantReport(
         name=tenant,
         jobs=has.jobs,

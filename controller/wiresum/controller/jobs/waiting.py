@@ -304,7 +304,7 @@ class WaitingRoom:
             case Wants.WORKER:
                 return "one of its workers has lost its connection, and may ask again"
             case Wants.QUOTA:
-                has = used(other for other in self._cluster.holders() if other.job.tenant == tenant)
+                has = used(self._cluster.slots_of(tenant))
                 beyond = (self._within_part(offer, tenant) for offer in lease.offers)
                 return (
                     f"the quota of {whose_quota(tenant)} is used up ({self._quotas.of(tenant).describe()}): taken are "
@@ -327,7 +327,7 @@ class WaitingRoom:
             return self._place_to_move_to(lease, kept)
         if not job.members.is_whole():
             return Wants.WORKER
-        allowance = self._quotas.allowance(job.tenant, self._cluster.holders)
+        allowance = self._quotas.allowance(job.tenant, self._cluster.slots_of)
         if allowance.jobs is not None and allowance.jobs < 1:
             return Wants.QUOTA
         offers = self._allowed[lease.kind] = []
