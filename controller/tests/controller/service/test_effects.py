@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,11 +13,12 @@ import pytest
 
 from wiresum import join
 from wiresum.controller import JoinServer, Limits
-from wiresum.controller.jobs import moving
-from wiresum.controller.service.effects import Times
+from wiresum.controller.jobs import moving, outputs
+from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.service.effects import Effects, Times
 from wiresum.controller.store import Store
 from wiresum_lab.clocks.by_hand import FrozenClock
-from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver
+from wiresum_lab.doubles.controller import Attendance, Client, RecordingDriver, join_request, switch
 from wiresum_lab.patience import PATIENCE_S
 from wiresum_lab.processes import wait_until
 
@@ -234,3 +236,40 @@ def test_no_worker_is_told_to_halt_for_a_move_whose_number_is_not_written_down(
     assert [stream.ended for stream in streams] == [None, None]
     for stream in streams:
         stream.hang_up()
+
+
+def test_a_flood_of_refused_jobs_is_bounded_while_the_disk_fails_and_heartbeats_do_not_walk_it(
+    store: Store, clock: FrozenClock, times: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked: list[object] = []
+    without_disk = Effects._without_disk
+
+    def walk(effects: Effects, batch: list[object], *others: list[object]) -> object:
+        walked.extend(batch)
+        return without_disk(effects, batch, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Effects, "_without_disk", walk)
+
+    async def check() -> None:
+        jobs = Jobs([switch()], store.keys())
+        jobs.history._ended_max = 10
+        with contextlib.closing(Effects(jobs, {}, store, clock, times)) as effects:
+            with read_only(store):
+                jobs.drain("", resume=False)
+                assert await effects.carried_out() != ""
+                for n in range(100):
+                    request = join_request(job_name=f"job-{n}", admission=join.Admission.FURTHER)
+                    worker = jobs.ask(request, clock())
+                    effects.carry_out()
+                assert sum(map(len, effects._batches)) == 10
+                jobs._outputs.append(outputs.Grant(worker, join.JoinReply()))
+                effects.carry_out()
+                walked.clear()
+                clock.now += 5
+                now = clock()
+                effects.carry_out()
+                assert (walked, worker.heard_at >= now) == ([], True), "a worker whose grant waits is not late"
+            await asyncio.to_thread(wait_until, lambda: effects.idle, "the disk takes what was to be written")
+
+    asyncio.run(check())
+    assert [record.job.name for record in store.load().ended] == [f"job-{n}" for n in range(90, 100)]

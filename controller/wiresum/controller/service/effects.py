@@ -28,7 +28,7 @@ import collections
 import functools
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,6 +36,7 @@ from wiresum.controller.driver import DriverError, JobCounters, Reconciled, Swit
 from wiresum.controller.jobs import outputs
 from wiresum.controller.jobs.job import Worker
 from wiresum.controller.jobs.jobs import Jobs
+from wiresum.controller.jobs.records import EndedRecord
 from wiresum.controller.jobs.refusal import Refusal
 from wiresum.controller.service.mailbox import AttendMailbox, JoinMailbox
 from wiresum.controller.service.serial_calls import SerialCalls
@@ -113,6 +114,10 @@ class Effects:
         """When the last sign of life before `_checked_at` was shown."""
         self._write_fails = False
         """True if the disk has refused the write in progress, or is late."""
+        self._orders: list[outputs.Grant | outputs.GoOn | outputs.Halt] = []
+        """Orders that wait for the disk while it fails."""
+        self._behind_keys = False
+        """True if what comes next is behind a `SaveKeys` that the disk, which fails, has not taken."""
         self.trouble = ""
         """A sentence that says why the state cannot be written; empty if it can."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -272,11 +277,14 @@ class Effects:
             for answer in then:
                 answer.say(self.deposed or ENDED)
             return
+        if self._write_fails:
+            for order in self._orders:
+                self._jobs.waits_for_disk(order, self._clock())
+            self._carry_out_without_disk([batch])
+            return
         if batch:
             self._batches.append(batch)
-        if self._write_fails:
-            self._carry_out_without_disk()
-        elif not self._writing:
+        if not self._writing:
             self._carry_out_batches()
 
     def _carry_out_batches(self) -> None:
@@ -330,41 +338,54 @@ class Effects:
             await asyncio.sleep(self._times.write_retry_s)
 
     def _do_without_disk(self, trouble: str) -> None:
-        self._write_fails = True
-        self._note_trouble(write=trouble)
-        self._carry_out_without_disk()
-
-    def _carry_out_without_disk(self) -> None:
-        """Carries out everything except what must wait for the disk, which stays in order."""
-        if self.halted:
+        self._note_trouble(write=trouble)  # its batch stays behind all others
+        if self._write_fails or self.halted:
             return
+        self._write_fails, self._orders, self._behind_keys = True, [], False
         waiting, self._in_write = self._in_write, []
-        behind_keys = self._without_disk(waiting, self._in_write, behind_keys=False)
+        self._without_disk(waiting, self._in_write)
         batches, self._batches = self._batches, collections.deque()
+        self._carry_out_without_disk(batches)
+
+    def _carry_out_without_disk(self, batches: Iterable[list[Step]]) -> None:
+        """Carries out everything in new batches except what must wait for the disk, which stays in order."""
         for batch in batches:
             kept: list[Step] = []
-            behind_keys = self._without_disk(batch, kept, behind_keys=behind_keys)
+            self._without_disk(batch, kept)
             if kept:
                 self._batches.append(kept)
 
-    def _without_disk(self, batch: list[Step], kept: list[Step], *, behind_keys: bool) -> bool:
+    def _without_disk(self, batch: list[Step], kept: list[Step]) -> None:
         for output in batch:
-            behind_keys |= isinstance(output, outputs.SaveKeys)
+            self._behind_keys |= isinstance(output, outputs.SaveKeys)
             match output:
                 case outputs.CheckServing():
                     pass  # the write in progress finds out
                 case _Answer():
                     output.say(self.trouble)
-                case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if behind_keys:
+                case outputs.Admit() | outputs.Evict() | outputs.Reconcile() if self._behind_keys:
                     kept.append(output)
                 case outputs.Grant() | outputs.GoOn() | outputs.Halt():
                     self._jobs.waits_for_disk(output, self._clock())
+                    self._orders.append(output)
                     kept.append(output)
+                case outputs.Forget(EndedRecord() as record) if self._drop_save(record):
+                    pass  # a flood of jobs that are refused would keep ever more
                 case _ if isinstance(output, outputs.Write):
                     kept.append(output)
                 case _:
                     self._carry_out_one(output)
-        return behind_keys
+
+    def _drop_save(self, record: EndedRecord) -> bool:
+        """Drops the `Save` of this record if it waits behind the write in progress. True if it did."""
+        for place, batch in enumerate(self._batches):
+            for output in batch:
+                if isinstance(output, outputs.Save) and output.record is record:
+                    batch.remove(output)
+                    if not batch:
+                        del self._batches[place]
+                    return True
+        return False
 
     def _carry_out_one(self, output: Step) -> None:
         match output:
@@ -466,7 +487,8 @@ class Effects:
     def _note_change(self, name: str) -> None:
         trouble = self._drivers[name].trouble
         self._jobs.switch_changed(name, trouble, self._clock())
-        if trouble and self._store is not None:  # the cause may be a newer controller, which the state would show
+        if trouble and self._store is not None and not self._write_fails:
+            # The cause may be a newer controller, which the state would show.
             self._batches.append([outputs.CheckServing()])
         self.carry_out()
 
