@@ -103,6 +103,11 @@ def steps_with_closures(kind: str, skips: bool, first: int, stride: int) -> list
     return [*model.parameters(), *losses]
 
 
+def test_an_optimizer_that_is_made_before_init_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"use hvd\.init\(\)"):
+        hvd.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))
+
+
 @pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
 @pytest.mark.parametrize("skips", [False, True])
 @runs_in("trio")

@@ -359,7 +359,7 @@ def DistributedOptimizer(  # noqa: N802
             "parameter": {names[p]: f"{list(p.shape)} of {p.dtype}" for p in _trained(optimizer)},
         }
 
-    alone = not process_set.included() or runtime.current().place.size == 1
+    alone = runtime.current().place.size == 1 or not process_set.included()  # the first raises before init()
 
     def gather(message: bytes) -> list[bytes]:
         return [message] if alone else gather_bytes(message, "DistributedOptimizer.arguments", process_set)
