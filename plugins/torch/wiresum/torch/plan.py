@@ -201,16 +201,14 @@ def in_place(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    """True if two of the tensors that are used in place share memory: a sum that is written to one would be added for
-    the other again."""
-    spans = sorted((each.data_ptr(), each.data_ptr() + _bytes(each)) for each in tensors if in_place(each))
-    return any(begin < end for (_, end), (begin, _) in pairwise(spans))
+def overlap(spans: Iterable[tuple[int, int]]) -> bool:
+    """True if two spans of addresses share memory: a sum that is written to one would be added for the other again."""
+    return any(begin < end for (_, end), (begin, _) in pairwise(sorted(spans)))
 
 
 def overlap_with(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> bool:
-    """True if the tensor and one of the others, used in place, share memory."""
-    return any(overlap([tensor, other]) for other in others)
+    """True if the tensor and one of the others share memory."""
+    return any(overlap([_span(tensor), _span(other)]) for other in others)
 
 
 def copy_back(staged: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -294,16 +292,19 @@ def all_reduce(tensors: Sequence[torch.Tensor], factor: Any = None) -> list[Coll
 
 
 def _by_dtype(
-    tensors: Sequence[torch.Tensor], plan_of: Callable[[torch.dtype], CollectivePlan]
+    tensors: Sequence[torch.Tensor], plan_of: Callable[[torch.dtype], CollectivePlan], *, copied: bool = False
 ) -> list[CollectivePlan]:
-    """One plan for each dtype, in the order in which dtypes first appear."""
+    """One plan for each dtype, in the order in which dtypes first appear. Tensors that share memory are copied."""
     plans: dict[torch.dtype, CollectivePlan] = {}
-    copied = len(tensors) > 1 and overlap(tensors)
+    spans = []
     for tensor in tensors:
         if (plan := plans.get(tensor.dtype)) is None:
             plan = plans[tensor.dtype] = plan_of(tensor.dtype)
-        address = plan.address(tensor, copied=copied)
-        plan.regions.append(Region(address, address, _bytes(tensor) // plan.element_bytes))
+        address, size = plan.address(tensor, copied=copied), _bytes(tensor)
+        plan.regions.append(Region(address, address, size // plan.element_bytes))
+        spans.append((address, address + size))
+    if len(spans) > 1 and not copied and overlap(spans):
+        return _by_dtype(tensors, plan_of, copied=True)
     return list(plans.values())
 
 
@@ -404,6 +405,10 @@ def through_gloo(
 def _types(tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
     """The dtypes, for signatures of collectives that carry bytes, which do not show the type."""
     return tuple(str(tensor.dtype) for tensor in tensors)
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.data_ptr() + _bytes(tensor)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
