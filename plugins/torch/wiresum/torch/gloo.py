@@ -55,11 +55,12 @@ callback."""
 BREAK_TIMEOUT = timedelta(milliseconds=1)
 BREAK_TAG, PROBE_TAG = 0x7FFFFFFF, 0x7FFFFFFE
 """No user's receive has these tags."""
-_MOVING = ("broadcast", "allgather", "all_gather_single_coalesced")
-"""Gloo's collectives that move numbers for groups without a job, and do not take all of the network's types."""
 _PLAIN = ("gather",)
 """Gloo's collectives that move numbers, and take neither complex ones nor fp8."""
+_MOVING = ("broadcast", "allgather", "all_gather_single_coalesced")
+"""Gloo's collectives that do in a group without a job what the network does in others, with all types."""
 _AS_BYTES = {torch.int16, torch.uint16, torch.uint32, torch.uint64}
+"""Types that travel as bytes in `_MOVING`, since Gloo lacks them."""
 
 
 @dataclass(frozen=True)
