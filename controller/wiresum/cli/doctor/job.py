@@ -70,7 +70,7 @@ def _amiss(job: join.JobReport, before: Sample, now: Sample) -> Iterator[Finding
             "queued",
             job.waiting,
             "its workers have all asked and wait for slots",
-            "wait, end another (wiresum jobs end), or end this one and create it with a priority (wiresum jobs create)",
+            "wait, end another job (wiresum jobs end), or end and create this with a priority (wiresum jobs create)",
         )
     if job.state == "moving" or (job.state == "running" and job.waiting):
         yield _moving(job)
